@@ -50,7 +50,7 @@ class Proof(NamedTuple):
 
 State = tuple[int, ...]
 Tell = Callable[[int, int], None]
-HELD = 1000  # statements in memory
+HELD = 2000  # statements in memory
 FEWEST = 100  # receipts for which other processes are worth their start
 _kept: dict[Path, tuple[State, Checked]] = {}
 _proofs: dict[Path, tuple[State, Proof]] = {}

@@ -361,8 +361,7 @@ class Pack(Model):
 
 def line_of(text: str, loc: tuple[Any, ...]) -> int:
     """The line, from 1, of the field at ``loc`` or of its nearest existing parent."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    line = 1
+    node, line = _composed(text), 1
     for key in loc:
         if isinstance(node, yaml.MappingNode):
             pair = next(((k, v) for k, v in node.value if k.value == str(key)), None)
@@ -375,6 +374,11 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
         else:
             break
     return line
+
+
+@functools.lru_cache(maxsize=64)
+def _composed(text: str) -> Any:
+    return yaml.compose(text, Loader=Once)
 
 
 @functools.lru_cache(maxsize=64)

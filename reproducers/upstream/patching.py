@@ -277,9 +277,9 @@ def removing(patch: Path, strip: int) -> set[str]:
 
 def decorators(patch: Path, strip: int) -> list[frozenset[int]]:
     """Of each hunk of ``hunks(after=True)`` the lines of decorators, counted from its first: an import runs them."""
-    found = []
+    found, entries = [], files(patch)
     for hunk in hunks(patch, strip, after=True):
-        (file,) = (one for one in files(patch) if "/".join(Path(one.target_file).parts[strip:]) == hunk.path)
+        (file,) = (one for one in entries if "/".join(Path(one.target_file).parts[strip:]) == hunk.path)
         texts = {line.target_line_no: line.value.lstrip() for part in file for line in part if line.target_line_no}
         inside, lines = False, set[int]()
         for number in range(hunk.first, hunk.last + 1):

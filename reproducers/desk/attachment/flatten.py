@@ -12,12 +12,13 @@ import ast
 import functools
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import parsed
 
 ENGINE = Path(__file__).resolve().parents[2] / "probe"
 # a reproducer without `from __future__ import annotations` evaluates annotations, so the names in them come first
@@ -38,15 +39,29 @@ class Uses:
     names: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
 
-    def add(self, nodes: list[ast.AST]) -> None:
+    def add(self, nodes: Iterable[ast.AST]) -> None:
         """Take in what ``nodes`` use."""
-        for node in nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                self.names.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                self.attributes.add(node.attr)
-                self.names.add(ast.unparse(node))  # a.b, as it may have been imported
-            self.add([*ast.iter_child_nodes(node)])
+        for names, attributes in map(_used, nodes):
+            self.names |= names
+            self.attributes |= attributes
+
+
+@functools.lru_cache(maxsize=4096)
+def _used(top: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
+    """(names, attributes) that a node reads. The probe's nodes are asked for once for every reproducer."""
+    nodes = [*ast.walk(top)]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    dotted = {name for node in attributes if (name := _dotted(node))}  # a.b, as it may have been imported
+    return frozenset(names | dotted), frozenset(node.attr for node in attributes)
+
+
+def _dotted(node: ast.expr) -> str:
+    """``a.b`` of a chain of attributes that begins with a name, "" of another expression."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @dataclass
@@ -62,9 +77,8 @@ class Module:
     @classmethod
     def of(cls, name: str, text: str, lanes: Collection[str]) -> Module:
         """That of a file with this text, without code that only the engine or a lane not among ``lanes`` needs."""
-        leave = _LeaveOut(lanes)
-        body = [node for node in ast.parse(text).body if leave.visit(node)]
-        return cls(name, text.splitlines(keepends=True), body, leave.out)
+        body, out = _left(text, frozenset(lanes))
+        return cls(name, text.splitlines(keepends=True), body, out)
 
     def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
         """(name, node) of each definition at its top."""
@@ -168,6 +182,13 @@ class _LeaveOut(ast.NodeTransformer):
         return None
 
 
+@functools.lru_cache(maxsize=64)
+def _left(text: str, lanes: frozenset[str]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """(top nodes, nodes left out) of a file with this text, shared by all who ask: to be read, never changed."""
+    leave = _LeaveOut(lanes)
+    return [node for node in ast.parse(text).body if leave.visit(node)], leave.out
+
+
 def _shell(node: ast.ClassDef) -> list[ast.AST]:
     """The parts of a class that are always kept with it."""
     return [*node.bases, *node.keywords, *node.decorator_list, *(n for n in node.body if not _sheddable(n))]
@@ -242,10 +263,10 @@ def join(source: str, where: str, lanes: Collection[str]) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=128)
 def _join(source: str, where: str, lanes: frozenset[str], probe: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    body = ast.parse(source).body
+    body = parsed(source).body
     asked = [n for node in body for n in ast.walk(node) if isinstance(n, ast.Attribute)]
     uses = Uses(names={n.attr for n in asked if _of_probe(n)})
-    uses.attributes = {n.attr for n in asked if ast.unparse(n.value) != "self"}  # which is never the probe
+    uses.attributes = {n.attr for n in asked if _dotted(n.value) != "self"}  # which is never the probe
     modules = [Module.of(name, text, lanes) for name, text in probe]
     while any([module.keep(uses) for module in modules]):
         pass
@@ -257,7 +278,8 @@ def _join(source: str, where: str, lanes: frozenset[str], probe: tuple[tuple[str
     _refuse_twice(own, modules, imports, where)
     now, later = _ordered(body, where)
     rest = "\n\n".join(text for text in (module.text() for module in modules) if text)
-    texts = [_segments(source, body, now), f"{RULER}\n\n{rest}", _segments(source, body, later)]
+    lines = _without_probe(source, body, [n for n in asked if _of_probe(n)])
+    texts = [_segments(lines, body, now), f"{RULER}\n\n{rest}", _segments(lines, body, later)]
     blank = "\n" if re.match("(def|class|@)", texts[0]) else ""  # as isort has it after imports
     return imports.text() + blank, "\n\n".join(texts)
 
@@ -315,10 +337,9 @@ def _annotations(top: ast.stmt) -> Iterator[ast.AST]:
                 yield from ast.walk(annotation)
 
 
-def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
-    """The text of these top-level nodes, each with the comments and blank lines above it, ``probe.`` taken away."""
+def _without_probe(source: str, body: list[ast.stmt], hits: list[ast.Attribute]) -> list[bytes]:
+    """The lines, ``probe.`` taken away at each hit."""
     lines = [line.encode() for line in source.splitlines(keepends=True)]
-    hits = [n for top in body for n in ast.walk(top) if _of_probe(n)]
     quoted = set() if "__future__" in source else {n for top in body for n in _annotations(top)}
     for hit in sorted(hits, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         line, at = lines[hit.lineno - 1], hit.col_offset
@@ -326,6 +347,11 @@ def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
             raise PatchlaneError(f"line {hit.lineno}: probe is named where it cannot be cut out", "name it outside")
         name = f'"{hit.attr}"' if hit in quoted else hit.attr  # evaluated before the probe's names exist
         lines[hit.lineno - 1] = line[:at] + name.encode() + line[at + len(f"probe.{hit.attr}") :]
+    return lines
+
+
+def _segments(lines: list[bytes], body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
+    """The text of these top-level nodes, each with the comments and blank lines above it."""
     text = []
     for node in nodes:
         before = body[body.index(node) - 1]

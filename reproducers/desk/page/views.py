@@ -17,7 +17,7 @@ from reproducers.base.wording import short
 from reproducers.desk.blockers import Blocker, blockers, fixes
 from reproducers.desk.page import markup
 from reproducers.desk.page.charts import Chart, charts
-from reproducers.desk.text.render import render
+from reproducers.desk.text.render import rendered
 from reproducers.evidence import manifest, table
 from reproducers.evidence.receipts import alias, newest_of, read
 from reproducers.evidence.shelf import chain, signature
@@ -147,7 +147,10 @@ def pack_views(packs: list[Pack], root: Path) -> list[PackView]:
 
     Raises PatchlaneError if there is no receipt.
     """
-    entries, histories = manifest.build(packs, root), {pack.id: _history(pack, root) for pack in packs}
+    entries, histories = dict[str, Entry](), dict[str, list[ReceiptView]]()
+    for pack in packs:  # one after the other, for not all statements stay in memory
+        entries |= manifest.build([pack], root)
+        histories[pack.id] = _history(pack, root)
     days = [receipt.body.day for history in histories.values() for receipt in history]
     if not days:
         raise PatchlaneError("there is no receipt to report on", "python -m reproducers.run pack05")
@@ -160,7 +163,7 @@ def _pack_view(
     pack: Pack, entry: Entry, history: list[ReceiptView], root: Path, day: datetime.date, trained: str
 ) -> PackView:
     by_path = {receipt.path: receipt for receipt in history}
-    body, no_body = _body(pack, root)
+    body, no_body = _body(pack, root, entry)
     files, no_reproducer = _files(pack)
     notes = pack.folder / "notes.md"
     return PackView(
@@ -226,9 +229,9 @@ def _patches(pack: Pack) -> list[Path]:
     return sorted({path for path in [pack.patch, pack.tests_patch, *named] if path.is_file()})
 
 
-def _body(pack: Pack, root: Path) -> tuple[Markup | None, PatchlaneError | None]:
+def _body(pack: Pack, root: Path, entry: Entry) -> tuple[Markup | None, PatchlaneError | None]:
     try:
-        return markup.markdown(render(pack, root), 3), None
+        return markup.markdown(rendered(pack, root, entry=entry)[0], 3), None
     except PatchlaneError as error:
         return None, error
 

@@ -61,7 +61,8 @@ class Case:
         from reproducers.desk.text import render
 
         try:
-            return {form: render.rendered(self.pack, self.receipts, form) for form in render.forms(self.pack)}
+            forms = render.forms(self.pack)
+            return {form: render.rendered(self.pack, self.receipts, form, self.entry) for form in forms}
         except PatchlaneError as error:
             return error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -23,8 +24,13 @@ FAILED = re.compile(r"^\[ *(?:bug|different)\] (.*)")
 
 def attached(path: Path) -> bytes:
     """A kept log without its first entry and the JSON that repeats the checks; what comes often is counted."""
+    return _attached(archive.data(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _attached(log: bytes) -> bytes:
     kept: dict[str, list[str]] = {}
-    for line in archive.data(path).decode().splitlines():
+    for line in log.decode().splitlines():
         if not line.startswith("[run] ") and '] {"checks"' not in line[:40]:
             arm = ARM.match(line)
             kept.setdefault(arm[0] if arm else "", []).append(line[len(arm[0]) if arm else 0 :])

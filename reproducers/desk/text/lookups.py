@@ -27,21 +27,25 @@ SHOWN_SHA = 7  # characters, as GitHub shows them
 class Facts:
     """The facts of one pack; PatchlaneError for a value that no receipt holds."""
 
-    def __init__(self, pack: Pack, receipts: Path) -> None:
+    def __init__(self, pack: Pack, receipts: Path, entry: Entry | None = None) -> None:
         self.pack, self.receipts, self.pin = pack, receipts, pack.filing_pin
         self.newest = newest_of(pack, receipts, self.pin)
-        self.receipt = cache(self._read)
+        self.receipt, self._newest = cache(self._read), cache(self._newest_at)
+        self._entry = entry
         self.quoted: dict[tuple[str, str], Path] = {}  # {(lane, pin): the receipt} of what the text has stated so far
 
     def _path(self, lane: str, pin: str | None = None) -> Path:
         """The newest receipt of the lane at the pin, by default the filing's; PatchlaneError if there is none."""
         pin = pin or self.pin
-        known = lane in self.pack.lanes and pin in self.pack.pins
-        path = newest(self.pack, lane, self.receipts, pin) if known else None
+        path = self._newest(lane, pin)
         if path is None:
             at = "" if pin == "live" else f" at pin {pin}"
             raise PatchlaneError(f"{self.pack.id} has no receipt of the {lane} lane{at}", again(self.pack, lane, pin))
         return path
+
+    def _newest_at(self, lane: str, pin: str) -> Path | None:
+        known = lane in self.pack.lanes and pin in self.pack.pins
+        return newest(self.pack, lane, self.receipts, pin) if known else None
 
     def _read(self, lane: str, pin: str | None = None) -> Details:
         path = self.quoted[lane, pin or self.pin] = self._path(lane, pin)
@@ -138,10 +142,10 @@ class Facts:
 
     @cached_property
     def entry(self) -> Entry:
-        """The pack's manifest entry, derived anew."""
+        """The pack's manifest entry, derived anew where none was given."""
         from reproducers.evidence.manifest import entry_of
 
-        return entry_of(self.pack, self.receipts)
+        return self._entry or entry_of(self.pack, self.receipts)
 
     @property
     def broken(self) -> list[str]:

@@ -8,11 +8,12 @@ never typed.
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateError
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -20,6 +21,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
 from reproducers.desk.text.lookups import Facts, thread
 from reproducers.desk.text.unwrap import unwrap
+from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, Pack, text_of
 
 FORMS = ("issue", "pr", "comment")
@@ -46,6 +48,12 @@ _environment = _Sandbox(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+
+
+@functools.lru_cache(maxsize=64)
+def _template(source: str) -> Template:
+    """A body as it is compiled, once for all of its forms. TemplateError if it is no template."""
+    return _environment.from_string(source)
 
 
 def patch(pack: Pack) -> Path:
@@ -83,13 +91,16 @@ def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
     return rendered(pack, receipts, form)[0]
 
 
-def rendered(pack: Pack, receipts: Path, form: str | None = None) -> tuple[str, Facts]:
-    """The text as ``render`` gives it, and the facts that it was made of, with the receipts that it quotes."""
+def rendered(pack: Pack, receipts: Path, form: str | None = None, entry: Entry | None = None) -> tuple[str, Facts]:
+    """The text as ``render`` gives it, and the facts that it was made of, with the receipts that it quotes.
+
+    ``entry``: the pack's manifest entry where it is known, for it takes every receipt to derive one.
+    """
     form = form or own(pack)
     if form not in forms(pack):
         lack = "a fix" if form == "pr" else "a thread that it belongs to"
         raise PatchlaneError(f"{pack.id} cannot be a {form}: that needs {lack}", f"--as {', '.join(forms(pack))}")
-    facts = Facts(pack, receipts)
+    facts = Facts(pack, receipts, entry)
     context = {
         "pack": pack,
         "live": pack.pins["live"],
@@ -101,7 +112,7 @@ def rendered(pack: Pack, receipts: Path, form: str | None = None) -> tuple[str, 
     }
     names = ("measured", "limit", "versions", "host", "label", "measured_at")
     try:
-        body = _environment.from_string(text_of(pack.folder / "body.md.j2"))
+        body = _template(text_of(pack.folder / "body.md.j2"))
         text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from markdown_it import MarkdownIt
 
@@ -14,6 +14,7 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable("table")
 
 
+@lru_cache(maxsize=256)
 def unwrap(text: str) -> str:
     """The text with the lines of each paragraph, in lists and quotes too, joined; all else stays.
 

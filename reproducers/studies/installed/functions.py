@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,11 +25,12 @@ class Function(NamedTuple):
     line: int
 
 
+@functools.lru_cache(maxsize=256)
 def functions(text: bytes) -> dict[str, Function]:
     """{qualified name: function} of a Python file; a function inside of another one belongs to that one.
 
     Imports have no entry: an import alone says nothing of what a function does. SyntaxError or ValueError where this
-    interpreter cannot read the file.
+    interpreter cannot read the file. All who ask of one text share what they get: to be read, never changed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of others' code, an escape that is none for instance
@@ -70,16 +72,18 @@ def _written(value: object, inner: bool) -> str:
     Which fields are there at all is a matter of Python's version; an absent one is what it was before it existed.
     """
     if isinstance(value, ast.AST):
-        fields = {name: getattr(value, name, None) for name in value._fields if name != "kind"}  # kind: u"" or ""
-        if isinstance(value, ast.JoinedStr):  # Python 3.12 has empty constants there
-            fields = {"values": [each for each in value.values if not _is_empty(each)]}
-        absent: tuple[object, ...] = () if isinstance(value, ast.Constant) else (None, [])  # the constant None is there
-        kept = (f"{name}={_written(field, inner)}" for name, field in fields.items() if field not in absent)
+        constant, kept = isinstance(value, ast.Constant), list[str]()
+        for name in value._fields:
+            field = getattr(value, name, None)
+            if isinstance(value, ast.JoinedStr):  # Python 3.12 has empty constants there
+                field = [each for each in value.values if not _is_empty(each)]
+            if name != "kind" and (constant or (field is not None and field != [])):  # kind: u"" or ""; None is there
+                kept.append(f"{name}={_written(field, inner)}")
         return f"{type(value).__name__}({','.join(kept)})"
     if isinstance(value, list):
         left_out = () if inner else (*DEFINITIONS, ast.Import, ast.ImportFrom)
-        kept = (_written(each, inner) for each in value if not isinstance(each, left_out) and not _is_text(each))
-        return f"[{','.join(kept)}]"
+        rows = [_written(each, inner) for each in value if not isinstance(each, left_out) and not _is_text(each)]
+        return f"[{','.join(rows)}]"
     return repr(value)
 
 

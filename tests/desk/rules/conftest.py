@@ -1,6 +1,7 @@
 """Copies of real packs to plant defects in, linted against their own receipts and the trees of the real store."""
 
 import datetime
+import functools
 import getpass
 import itertools
 import platform
@@ -62,11 +63,23 @@ class Desk:
         return Case(load_pack(self.folder), self.root / "receipts", self.store, today)
 
 
+@functools.cache
+def receipts_of(folder):
+    """{name: content} of the newest receipt in each lane at each pin, and of its log."""
+    (pack,) = [pack for pack in PACKS if pack.folder == folder]
+    found = [newest(pack, lane, ROOT / "receipts", pin) for lane, pin in itertools.product(pack.lanes, pack.pins)]
+    paths = [path for receipt in found if receipt for path in (receipt, receipt.with_suffix(".log"))]
+    return {path.name: archive.data(path) for path in paths}
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
-    """The real store's trees with a cache of our own; formatting is worked out once a session."""
-    root = tmp_path_factory.mktemp("store")
-    (root / "trees").symlink_to(Store().root / "trees")
+    """The real store's trees, and what it keeps of formatting by content; all else is our own."""
+    root, real = tmp_path_factory.mktemp("store"), Store().root
+    (real / "cache" / "format").mkdir(parents=True, exist_ok=True)
+    (root / "cache").mkdir()
+    for name in ("trees", "cache/format"):
+        (root / name).symlink_to(real / name)
     return root
 
 
@@ -94,10 +107,8 @@ def desk(tmp_path, store, monkeypatch, believed):
             shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
         target = tmp_path / "receipts" / pack.folder.name[:2]
         target.mkdir(parents=True)
-        for lane, pin in itertools.product(pack.lanes, pack.pins):
-            receipt = newest(pack, lane, ROOT / "receipts", pin)
-            for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
-                (target / path.name).write_bytes(archive.data(path))
+        for name, data in receipts_of(pack.folder).items():
+            (target / name).write_bytes(data)
         return Desk(tmp_path, store, pack.folder.name)
 
     return make

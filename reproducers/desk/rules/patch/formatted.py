@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from reproducers.base.files import file_sha256, json_sha256, write_atomic
 from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.patch import formatters
 from reproducers.desk.rules.patch.formatters import FORMATTERS, Formatter
 from reproducers.desk.rules.patch.trees import PatchedFiles, applied
 from reproducers.desk.rules.registry import Breach, Skip, rule
@@ -22,13 +23,18 @@ Change = tuple[int, int, tuple[str, ...]]
 def changes(text: str, formatter: Formatter, cache: Path) -> list[Change]:
     """(first line, line after the last, new lines) of each change that the formatter makes; cached by content.
 
-    PatchlaneError when the formatter stops.
+    The content is the text, the formatter's installed release and the code that calls it. PatchlaneError when the
+    formatter stops.
     """
-    key = hashlib.sha256(f"{formatter.config}\0{sorted(formatter.needs.items())}\0{text}".encode()).hexdigest()
-    kept = cache / "format" / f"{key}.json"
+    kept = cache / "format" / f"{json_sha256([formatter.config, formatter.releases(), _code(), text])}.json"
     if not kept.is_file():
         write_atomic(kept, json.dumps(_changes(text, formatter)).encode())
     return [(first, end, tuple(wanted)) for first, end, wanted in json.loads(kept.read_text())]
+
+
+@functools.cache
+def _code() -> list[str]:
+    return [file_sha256(Path(str(file))) for file in (__file__, formatters.__file__)]
 
 
 def _changes(text: str, formatter: Formatter) -> list[Change]:

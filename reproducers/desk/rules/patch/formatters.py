@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -23,6 +24,15 @@ class Formatter:
         """The command that installs what it lacks here; empty if it lacks nothing."""
         wrong = [f"{n}=={v}" if v else n for n, v in self.needs.items() if not _has(n, v)]
         return f"pip install {' '.join(wrong)}" if wrong else ""
+
+    def releases(self) -> dict[str, str]:
+        """{module: its installed release} of what it needs, none of which may be missing."""
+        return {name: _release(name) for name in self.needs}
+
+
+@functools.cache
+def _release(name: str) -> str:
+    return version(name)
 
 
 def _has(name: str, wanted: str) -> bool:

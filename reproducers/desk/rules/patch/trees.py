@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary
+from reproducers.base.files import file_sha256, json_sha256, temporary
 from reproducers.desk.patches.trees import touched, tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.text.lookups import again
@@ -23,6 +24,9 @@ class PatchedFiles:
     message: str
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
+
+
+_clean: dict[str, PatchedFiles] = {}  # by the content of patches and files; shared by all who ask
 
 
 def applied(case: Case, name: str) -> PatchedFiles | str:
@@ -46,6 +50,23 @@ def _apply(case: Case, name: str, tree: Path) -> PatchedFiles:
     except PatchlaneError as error:
         return PatchedFiles(ApplyClass.CONFLICT, error.what)
     paths = sorted({path for files in sets for path in touched(files, strip)})
+    key = json_sha256(
+        [
+            strip,
+            [file_sha256(p) for p in (*below, patch)],
+            {p: file_sha256(tree / p) for p in paths if (tree / p).is_file()},
+        ]
+    )
+    if key not in _clean:
+        files = _tried(tree, paths, below, patch, strip, sets[-1])
+        if files.kind is not ApplyClass.CLEAN:
+            return files  # its message names files where they are
+        _clean[key] = files
+    return _clean[key]
+
+
+def _tried(tree: Path, paths: list[str], below: list[Path], patch: Path, strip: int, own: Any) -> PatchedFiles:
+    """As ``applied``, on copies of the files at ``paths``; ``own``: the files of the patch."""
     with temporary() as scratch:
         copy = Path(scratch)
         for path in paths:
@@ -54,7 +75,7 @@ def _apply(case: Case, name: str, tree: Path) -> PatchedFiles:
                 shutil.copyfile(tree / path, copy / path)
         for base in below:
             patching.apply(copy, base, strip)
-        before = _read(copy, touched(sets[-1], strip))
+        before = _read(copy, touched(own, strip))
         try:
             fit = patching.classify(copy, patch, strip)
         except PatchlaneError as error:
@@ -62,7 +83,7 @@ def _apply(case: Case, name: str, tree: Path) -> PatchedFiles:
         if fit.kind is not ApplyClass.CLEAN:
             return PatchedFiles(fit.kind, fit.message, before)
         patching.apply(copy, patch, strip)
-        return PatchedFiles(fit.kind, fit.message, before, _read(copy, touched(sets[-1], strip)))
+        return PatchedFiles(fit.kind, fit.message, before, _read(copy, touched(own, strip)))
 
 
 def _stacked(case: Case, number: int) -> Path:

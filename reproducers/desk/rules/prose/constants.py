@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import math
 import operator
@@ -20,6 +21,9 @@ FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
 }
+
+OTHER = re.compile(r"https?://\S+|\b(?=\w*[a-f])[0-9a-f]{7,}\b")  # addresses and digests
+NUMBER = re.compile(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def measured(case: Case) -> list[tuple[float, str]]:
@@ -39,23 +43,33 @@ def written(case: Case) -> set[float]:
     pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # these are judged
     source = case.pack.reproducer.read_text(encoding="utf-8")
     values = {*numbers(json.dumps(pack)), *numbers(source)}
-    for node in ast.walk(parsed(source)):
-        value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
-        if value is not None:
-            values.add(value)
+    values |= _literals(source)
     for patch in case.patches.values():
         changed = [line[1:] for line in patch.read_text(encoding="utf-8").splitlines() if line[:1] in "+-"]
         values.update(numbers("\n".join(changed)))
     return values
 
 
+@functools.lru_cache(maxsize=64)
+def _literals(source: str) -> frozenset[float]:
+    """The literals of a Python source, and what arithmetic on them gives."""
+    nodes = (node for node in ast.walk(parsed(source)) if isinstance(node, ast.BinOp | ast.Constant))
+    return frozenset(value for node in nodes if (value := _folded(node)) is not None)
+
+
 def numbers(text: str) -> Iterator[float]:
     """Every number in a text that is no part of a digest or an address; 16,256 may be one or two."""
-    text = re.sub(r"https?://\S+|\b(?=\w*[a-f])[0-9a-f]{7,}\b", " ", text)
-    for match in re.finditer(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?", text):
-        for part in {re.sub(r"[,_]", "", match[0]), *match[0].replace("_", "").split(",")}:
-            if math.isfinite(float(part)):
-                yield float(part)
+    for found in NUMBER.findall(OTHER.sub(" ", text)):
+        plain = found.replace("_", "")
+        for part in {plain.replace(",", ""), *plain.split(",")} if "," in plain else (plain,):
+            if math.isfinite(value := float(part)):
+                yield value
+
+
+@functools.lru_cache(maxsize=64)
+def ordered(log: str) -> list[float]:
+    """The numbers of a log, least first; the list is shared by all who ask."""
+    return sorted(set(numbers(log)))
 
 
 def _folded(node: ast.AST) -> float | None:

@@ -20,6 +20,8 @@ STOP = set(
         " because without within per other most some",
     )
 )
+FAR = re.compile(r"[^\x00-\x7f]")  # all but ASCII
+EMOJI = re.compile("[\u2600-\u27bf\ufe0f\U0001f000-\U0010ffff]")
 SHORTCODE = re.compile(r"(?<![\w:\[/]):[a-z][a-z_]+[a-z]:(?![\w:\]/])")
 WORDS, SHARE = 15, 0.15  # a paragraph this long has this share of words that only hold English together
 
@@ -28,7 +30,8 @@ WORDS, SHARE = 15, 0.15  # a paragraph this long has this share of words that on
 def script(case: Case) -> Iterator[Breach | Skip]:
     for text in case.texts.values():
         for line in text.lines:
-            other = [c for c in line if unicodedata.category(c)[0] == "L" and not _known(c)]
+            far = FAR.findall(line)
+            other = [c for c in far if unicodedata.category(c)[0] == "L" and not _known(c)]
             if other:
                 yield Breach(
                     *case.locate(line.strip()), f"{''.join(other)[:20]!r} is not English", "write it in English"
@@ -36,7 +39,7 @@ def script(case: Case) -> Iterator[Breach | Skip]:
 
 
 def _known(letter: str) -> bool:
-    return letter.isascii() or unicodedata.name(letter, "").startswith(SCRIPTS)
+    return unicodedata.name(letter, "").startswith(SCRIPTS)
 
 
 @rule("english-emoji", "no emoji")
@@ -45,8 +48,7 @@ def emoji(case: Case) -> Iterator[Breach | Skip]:
         for line in text.prose.splitlines():
             if line in _of_forms():
                 continue
-            emojis = [c for c in line if ord(c) >= 0x1F000 or 0x2600 <= ord(c) <= 0x27BF or ord(c) == 0xFE0F]
-            emojis += SHORTCODE.findall(line)
+            emojis = [*EMOJI.findall(line), *SHORTCODE.findall(line)]
             if emojis:
                 yield Breach(*case.locate(line.strip()), f"{emojis[0]!r} is an emoji", "leave it out")
 

@@ -51,7 +51,8 @@ class Text:
     @cached_property
     def breaks(self) -> list[str]:
         """The words before each newline that GitHub shows as a break; a typed <br> ends no line."""
-        return re.findall(r"([^\s<>]+)(?:</\w+>)*<br />\n", self.html)
+        rows = [part.rpartition("\n")[2] for part in self.html.split("<br />\n")[:-1]]
+        return [word[1] for row in rows if (word := re.search(r"([^\s<>]+)(?:</\w+>)*\Z", row))]
 
     @cached_property
     def outside(self) -> list[str]:

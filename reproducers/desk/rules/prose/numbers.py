@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.prose.constants import measured, numbers, written
+from reproducers.desk.rules.prose.constants import measured, ordered, written
 from reproducers.desk.rules.prose.markdown import without_spans
 from reproducers.desk.rules.registry import Breach, Skip, rule
 
@@ -84,11 +84,17 @@ def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
     return False
 
 
-def _wrong(case: Case, text: str) -> Iterator[tuple[int, str, str]]:
-    """(line, number, what is wrong) of each number that is in no receipt and no file."""
+def _values(case: Case) -> tuple[list[tuple[float, str]], set[float]]:
+    """((value, unit) of what receipts measured, numbers of the pack's own files)."""
     if "numbers" not in case.cache:
         case.cache["numbers"] = (measured(case), written(case))
-    receipts, own = case.cache["numbers"]
+    values: tuple[list[tuple[float, str]], set[float]] = case.cache["numbers"]
+    return values
+
+
+def _wrong(case: Case, text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, number, what is wrong) of each number that is in no receipt and no file."""
+    receipts, own = _values(case)
     for line, number, unit in claims(text):
         exact = float(number.replace(",", "")) in own
         if unit or "e" in number:
@@ -118,7 +124,7 @@ def record(case: Case) -> Iterator[Breach | Skip]:
 def logged(case: Case) -> Iterator[Breach | Skip]:
     told = {number for _, number, _ in _wrong(case, prose(case.source))}  # by number-body
     for form, text in case.texts.items():
-        known = sorted(set(numbers(case.logs[form])))
+        known = ordered(case.logs[form])
         for line, number, unit, cell in _stated(text.outside):
             if number not in told and not _stands(number, unit, known) and (cell or not _own(case, number)):
                 row = text.lines[line - 1]
@@ -128,7 +134,7 @@ def logged(case: Case) -> Iterator[Breach | Skip]:
 
 def _own(case: Case, number: str) -> bool:
     """Whether a number that is no measurement is one of the pack's own files."""
-    return float(number.replace(",", "")) in case.cache.setdefault("written", written(case))
+    return float(number.replace(",", "")) in _values(case)[1]
 
 
 def _stated(lines: list[str]) -> Iterator[tuple[int, str, str, bool]]:

@@ -43,6 +43,12 @@ ASSIGNED = re.compile(r"(?i)\b\w*(?:secret|passw(?:or)?d|api_?key|token|credenti
 CODE = re.compile(
     r"\brefs/(?:heads|remotes)/\S+|\borigin/[\w./-]+|\b(?!(?:SHA|ISO|RFC|CVE|PEP|BSD|UTF)-)[A-Z]{2,6}-\d{3,6}\b"
 )
+# {pattern: a part of whatever it finds}; the part is found in a tenth of the time, and most logs have none
+PARTS = {
+    PATHS: re.compile(r"/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/|[A-Z]:\\"),
+    EMAIL: re.compile("@"),
+    HOST: re.compile(r"\.(?:internal|intranet|corp|lan)\b|https?://|\.cluster\.local|10\.\d|192\.168|172\.[123]|://\d"),
+}
 COMMON = {
     "root",
     "user",
@@ -89,6 +95,8 @@ def _exported(case: Case) -> str:
 @functools.lru_cache(maxsize=2048)
 def _matches(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], ...]:
     """All matches. Text that packs share, as the probe in every exported file, is searched once."""
+    if pattern in PARTS and not PARTS[pattern].search(text):
+        return ()
     return tuple(pattern.finditer(text))
 
 
