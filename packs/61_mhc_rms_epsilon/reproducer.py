@@ -58,7 +58,7 @@ def upstream(p: probe.Probe, name: str) -> Any:
     return p.upstream(name)
 
 
-class Tile(Tensor):
+class Tile(Tensor):  # type: ignore[misc]
     """A tile of cuTile's: a tensor with the two methods that torch's have not."""
 
     def astype(self, dtype: torch.dtype) -> Any:
@@ -127,7 +127,7 @@ class Tiles(types.ModuleType):
 
 
 def stand_in() -> None:
-    """``cuda.tile`` where it is not installed; Triton's kernels, which are of other operations, stay out of it."""
+    """``cuda.tile``, installed or not; Triton's kernels, which are of other operations, stay out of it."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is about compiled code, and compiling takes longer
     os.environ["MHC_DISABLE_TRITON"] = "1"
     cuda: Any = sys.modules.setdefault("cuda", types.ModuleType("cuda"))
@@ -137,10 +137,10 @@ def stand_in() -> None:
 
 
 @contextlib.contextmanager
-def tiled(p: probe.Probe, wanted: bool) -> Iterator[None]:
-    """Whether upstream finds that its device runs cuTile, which it keeps."""
+def tiled(p: probe.Probe) -> Iterator[None]:
+    """Upstream finds that its device runs cuTile, which it keeps."""
     module = upstream(p, FUSED)
-    module._CUTILE_DEVICE_SUPPORT_CACHE = wanted
+    module._CUTILE_DEVICE_SUPPORT_CACHE = True
     try:
         yield
     finally:
@@ -214,7 +214,7 @@ class Mapping:
         case, module = self.case, self.module
         if case.path != TILES:
             return list(module.compute_mappings(x))
-        with tiled(self.p, True):
+        with tiled(self.p):
             pre, post, logits, _ = upstream(self.p, FUSED).fused_proj_rms_compute_h(
                 x.reshape(-1, x.shape[-1]),
                 module.mapping_proj.weight,
@@ -232,8 +232,7 @@ class Mapping:
         self.module.zero_grad(set_to_none=True)
         x = self.x.detach().requires_grad_()
         mixes = self.mixes(x)
-        with tiled(self.p, self.case.path == TILES):
-            torch.autograd.backward(mixes, [go.to(mix.dtype) for go, mix in zip(self.go, mixes, strict=True)])
+        torch.autograd.backward(mixes, [go.to(mix.dtype) for go, mix in zip(self.go, mixes, strict=True)])
         leaves = {"streams": x, **self.parameters}
         return Found([mix.detach() for mix in mixes], {name: grad(leaf) for name, leaf in leaves.items()})
 
@@ -287,7 +286,7 @@ def compared(mapping: Mapping) -> dict[str, float]:
 
 def check_fixed(p: probe.Probe) -> None:
     """Each path at the rms of embeddings, below it and above it."""
-    # (mixing weights, gradients) of the bug, half of what it does at the least; None: too little to see
+    # (mixing weights, gradients) of the bug, less than half of what it does; None: too little to see
     cases: dict[str, tuple[Case, float | None, float | None]] = {
         "rms 1": (Case(rms=1.0), None, None),
         "rms 0.02": (Case(rms=0.02), 1e-4, 4e-4),
