@@ -15,6 +15,7 @@ from pathlib import Path
 import processor
 import psutil
 import pytest
+from tiers import sampled
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, body, edited, git, write_tree
 
 from reproducers.base.verdicts import Verdict
@@ -210,7 +211,7 @@ def test_bisect_never_takes_a_mistake_for_a_bad_commit(toy, repo, args):
     assert run(toy, repo, *args, "--bisect")[0] == 125
 
 
-@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("pinned", sampled([True, False], 2))
 def test_git_bisect_finds_the_commit(toy, pinned):
     """Nine commits: the sixth brings the bug, the fifth cannot be imported; the pin may be one of them."""
     clone = toy.root / "clone"

@@ -7,6 +7,8 @@ engine would make all packs run. Instead a sample of packs runs each time, and t
 import os
 import time
 
+import pytest
+
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.start import mutants
 from reproducers.evidence import receipts
@@ -17,7 +19,6 @@ from reproducers.trial.experiment import Request, expected
 
 SAMPLE = {13, 44}  # the quickest bug and report: two upstreams
 TRAINED = {  # short runs of the whole model that `make test` takes
-    "test_train_recompute.py",
     "test_deepseek_v4_layouts.py",
     "test_weights_deepseek_v4.py",
 }
@@ -49,6 +50,21 @@ def scored(pack, folder=ROOT / "receipts"):
 def proved(pack):
     """Whether what is kept of the pack holds: its receipt, and the score of its mutants where it has a patch."""
     return covered(pack) and (scored(pack) or not pack.patch.is_file())
+
+
+def sampled(rows, every, ids=None):
+    """Parameters, each of them with arms or processes of its own: `make test` takes each ``every``th, `make test-all` all.
+
+    ``ids(number, row)``: the name of one.
+    """
+    return [
+        pytest.param(
+            *(row if isinstance(row, tuple) else (row,)),
+            marks=[pytest.mark.long] * (number % every > 0),
+            id=ids(number, row) if ids else None,
+        )
+        for number, row in enumerate(rows)
+    ]
 
 
 def over():

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import numpy
 import psutil
 import pytest
+from tiers import sampled
 from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
 
 from reproducers.base.errors import PatchlaneError
@@ -142,7 +143,7 @@ def bad(toy, name):
     return limited(toy, BAD[name][0], 2 if name in ("hangs", "computes on") else 60)
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", sampled(BAD, 4))
 def test_never_the_bug(toy, name):
     outcome = BAD[name][1]
     run = toy.run(bad(toy, name), EXTRA)
@@ -212,7 +213,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("started", STARTED)
+@pytest.mark.parametrize("started", sampled(STARTED, 2))
 def test_nothing_outlives_its_arm(toy, monkeypatch, started, end):
     """Nor does a daemon, and the run does not wait for the output that it holds open."""
     monkeypatch.setattr(arms, "PATIENCE_S", 0.5)
@@ -653,7 +654,7 @@ CPU_LANE = """
 """
 
 
-@pytest.mark.parametrize("visible", [None, "0,1,2,3"])
+@pytest.mark.parametrize("visible", sampled(["0,1,2,3", None], 2))
 def test_a_cpu_lane_runs_on_a_host_with_gpus_whatever_upstream_asks_when_it_is_imported(toy, monkeypatch, visible):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from tiers import sampled
 from toy import CORE, FIRST, REPRODUCER, TOTAL, body, edited
 
 from reproducers.base.verdicts import Exit, Verdict
@@ -56,7 +57,7 @@ WRONG = {  # {case: (the body of reproduce, the argument that is named)}
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", sampled(WRONG, 4))
 def test_a_wrong_argument_is_the_reproducer_s_fault(toy, case):
     code, named = WRONG[case]
     with pytest.raises(Misused) as refused:
