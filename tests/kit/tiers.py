@@ -53,7 +53,7 @@ def proved(pack):
 
 
 def sampled(rows, every, ids=None):
-    """Parameters, each of them with arms or processes of its own: `make test` takes each ``every``th, `make test-all` all.
+    """Parameters with arms or processes of their own: `make test` takes each ``every``th, `make test-all` all.
 
     ``ids(number, row)``: the name of one.
     """
