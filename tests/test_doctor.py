@@ -227,6 +227,7 @@ def test_a_screenful_names_every_mend_once(monkeypatch, tmp_path, gpus):
     rows = [row for row in examined["lanes"] if gpus or row["lane"] == "cpu"]
     for remedy in {item["remedy"] for row in rows for item in row["missing"]}:
         assert text.splitlines().count(f"    {remedy}") == 1, remedy
+    assert "for cpu 10 11 61" in text and text.count("git clone") == 1, "one clone serves all lanes of a commit"
 
 
 def test_a_fresh_clone_can_run_and_says_what_it_fetches(tmp_path):

@@ -16,6 +16,8 @@ from reproducers.record.schema import Lane, Need, Pack, load_needs
 from reproducers.upstream import index, pins
 from reproducers.upstream.store import Store
 
+CLONE = "git clone"
+
 
 def stored(store: Store, key: str, filename: str = "") -> bool:
     """Whether the store has the tree ``key`` or the artefact of the tree. Reads no bytes of either."""
@@ -72,8 +74,7 @@ def out_of_reach(pack: Pack, lane: str, wanted: list[Fetch], store: Store, host:
     for item in wanted:
         if not item.filename and (store.offline or (host.get("online") and facts.git_fault(item.source))):
             run = f"python -m reproducers.run {pack.id} --lane {lane} --at live --upstream DIR"
-            clone = f"git clone {item.source} DIR && {run}"
-            findings.append(Finding(item.what, clone))
+            findings.append(Finding(item.what, f"{CLONE} {item.source} DIR && {run}"))
     return findings
 
 
@@ -133,6 +134,7 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
         host = host_later.result() | {"store": str(store.root) if store else None, "index": asked}
     reach = host | {"index_fault": fault, "online": online}
     lanes = [lane_row(pack, lane, reach, checks, store) for pack in packs for lane in ("cpu", "cuda")]
+    _share(lanes)
     sizes = {}
     if asked == "reachable":
         files = {(row["source"], row["filename"]) for lane in lanes for row in lane["fetches"] if row["filename"]}
@@ -144,6 +146,13 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
         "lanes": lanes,
         "sizes": {name: sizes[name] for name in sorted(sizes)},
     }
+
+
+def _share(lanes: list[dict[str, Any]]) -> None:
+    """Name one command for each commit that no clone has brought: the tree that it leaves serves every lane."""
+    first: dict[str, str] = {}
+    for item in (item for row in lanes for item in row["missing"] if item["remedy"].startswith(CLONE)):
+        item["remedy"] = first.setdefault(item["what"], item["remedy"])
 
 
 def exit_code(report: dict[str, Any]) -> Exit:
