@@ -147,12 +147,15 @@ def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
 
 def entry_of(pack: Pack, root: Path) -> Entry:
     """The manifest's entry of a pack, from the store where the same code derived it from the same files before."""
-    kept = place() / "cache" / "entries" / f"{_key(pack, root / f'{pack.number:02d}')}.json"
+    folder = root / f"{pack.number:02d}"
+    key = _key(pack, folder)
+    kept = place() / "cache" / "entries" / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Entry.model_validate_json(kept.read_bytes())
     entry = _derived(pack, root)
-    with contextlib.suppress(OSError):  # a store that can only be read keeps nothing
-        write_atomic(kept, entry.model_dump_json().encode())
+    if _key(pack, folder) == key:  # nobody wrote meanwhile
+        with contextlib.suppress(OSError):  # a store that can only be read keeps nothing
+            write_atomic(kept, entry.model_dump_json().encode())
     return entry
 
 
