@@ -141,7 +141,7 @@ def state(pack: Pack, lanes: dict[str, LaneEntry]) -> str:
 
 
 def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
-    """{pack id: its entry}."""
+    """{pack id: its entry}, each as ``entry_of`` has it."""
     return {pack.id: entry_of(pack, root) for pack in packs}
 
 
@@ -152,7 +152,7 @@ def entry_of(pack: Pack, root: Path) -> Entry:
     kept = place() / "cache" / "entries" / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Entry.model_validate_json(kept.read_bytes())
-    entry = _derived(pack, root)
+    entry = derived(pack, root)
     if _key(pack, folder) == key:  # nobody wrote meanwhile
         with contextlib.suppress(OSError):  # a store that can only be read keeps nothing
             write_atomic(kept, entry.model_dump_json().encode())
@@ -172,7 +172,8 @@ def _named(files: list[Path]) -> list[tuple[str, Path]]:
     return [(f"{path.parent.name}/{path.name}", path) for path in files]
 
 
-def _derived(pack: Pack, root: Path) -> Entry:
+def derived(pack: Pack, root: Path) -> Entry:
+    """The manifest's entry of a pack, derived anew."""
     lanes: dict[str, LaneEntry] = {
         lane: entry for lane in sorted(pack.lanes) if (entry := lane_entry(pack, lane, root))
     }
@@ -190,12 +191,12 @@ def _derived(pack: Pack, root: Path) -> Entry:
 def content_of(packs: list[Pack], root: Path, entries: dict[str, Entry] | None = None) -> Manifest:
     """The whole manifest: an entry for each pack, the heads of the chains of receipts, and what proved these.
 
-    ``entries``: those of the packs, where they were derived before.
+    ``entries``: those of the packs, where they were derived before; what the store keeps is not asked.
     """
     return Manifest(
         verifier=engine.digest(engine.VERIFIER),
         generated=heads.digests(ROOT),
-        packs=build(packs, root) if entries is None else entries,
+        packs={pack.id: derived(pack, root) for pack in packs} if entries is None else entries,
         training=reach.found(packs, runs.kept(root)),
         receipts=heads.heads(root),
     )

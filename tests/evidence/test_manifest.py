@@ -60,8 +60,8 @@ def taken(toy, monkeypatch):
     pack, times = toy.pack(), []
     path = receipts.write(toy.run(pack), toy.root / "out", "toy", [], {})
     first = entry_of(pack, toy.root / "out")
-    derive = manifest._derived
-    monkeypatch.setattr(manifest, "_derived", lambda *of: (times.append(of), derive(*of))[1])
+    derive = manifest.derived
+    monkeypatch.setattr(manifest, "derived", lambda *of: (times.append(of), derive(*of))[1])
     return pack, path, first, times
 
 
@@ -93,3 +93,11 @@ def test_a_store_that_can_only_be_read_keeps_nothing(toy, taken, monkeypatch):
     (toy.root / "file").write_text("")
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "file"))
     assert entry_of(pack, toy.root / "out") == entry_of(pack, toy.root / "out") == first and len(times) == 2
+
+
+def test_the_manifest_itself_believes_no_store(toy, taken):
+    pack, _, first, _ = taken
+    (kept,) = (toy.root / "store" / "cache" / "entries").iterdir()
+    kept.write_text(first.model_copy(update={"state": "draft"}).model_dump_json())
+    assert entry_of(pack, toy.root / "out").state == "draft"
+    assert manifest.content_of([pack], toy.root / "out").packs[pack.id] == first

@@ -75,7 +75,7 @@ class Case:
 
     @cached_property
     def entry(self) -> Entry:
-        """The pack's manifest entry, derived anew from its files and receipts."""
+        """The pack's manifest entry, which follows from its files and receipts."""
         from reproducers.evidence.manifest import entry_of
 
         return entry_of(self.pack, self.receipts)

@@ -142,7 +142,7 @@ class Facts:
 
     @cached_property
     def entry(self) -> Entry:
-        """The pack's manifest entry, derived anew where none was given."""
+        """The pack's manifest entry, of ``entry_of`` where none was given."""
         from reproducers.evidence.manifest import entry_of
 
         return self._entry or entry_of(self.pack, self.receipts)

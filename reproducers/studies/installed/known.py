@@ -14,7 +14,7 @@ from reproducers.base.errors import CannotTestHere
 from reproducers.base.files import file_sha256, temporary
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
-from reproducers.evidence.manifest import build, content_of
+from reproducers.evidence.manifest import content_of, derived
 from reproducers.evidence.receipts import statement_of
 from reproducers.evidence.shelf import chain
 from reproducers.record import fingerprint
@@ -150,7 +150,7 @@ def compared(packs: list[Pack], root: Path) -> tuple[Manifest, list[str]]:
     """(the manifest that receipts give, what the file of fingerprints says otherwise); each receipt is read once."""
     entries, wrong = dict[str, Entry](), Faults(packs, root)
     for pack in packs:
-        entries |= build([pack], root)
+        entries[pack.id] = derived(pack, root)
         wrong.look(pack)
     return content_of(packs, root, entries), wrong.rows()
 
