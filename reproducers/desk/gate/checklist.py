@@ -129,7 +129,7 @@ def examine(
 
 def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterator[Point]:
     """A failed point for each reason why the pack may not be filed in that form, the decision for another one first."""
-    decided, entry = pack.filing.decision, manifest.entry_of(pack, receipts)
+    decided, entry = pack.filing.decision, manifest.derived(pack, receipts)
     if decided not in ("hold", "none", form):
         edit = f"--as {decided}, or packs/{pack.folder.name}/pack.yaml, filing.decision: {form}"
         yield Point("decision", "fail", f"pack.yaml decides for {decided}, not {form}", edit)
@@ -254,7 +254,7 @@ def newest_release(pack: Pack, form: str, receipts: Path, newest: str | None) ->
     name, pin = "newest release", pack.pins[pack.filing_pin]
     if form not in FOR_NEWEST or pin.release is None:
         return Point(name, "pass", "not asked of a comment" if form not in FOR_NEWEST else f"filed of {pin.origin}")
-    tried = releases_tried(manifest.entry_of(pack, receipts))
+    tried = releases_tried(manifest.derived(pack, receipts))
     asked = "" if newest else ", the newest that packs and receipts name; the index was not asked"
     newest = newest or releases.known(pack, tried)
     lane = "" if "cpu" in pack.lanes else " --lane cuda"

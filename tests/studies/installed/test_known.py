@@ -16,7 +16,6 @@ NONE = Fingerprints(packs={})
 TREE = Pin(release="1.0", artifacts={"x.whl": "0" * 64})
 
 
-@pytest.mark.long  # `manifest check`, which ci/cpu runs, compares both too
 def test_the_committed_file_is_what_the_trees_give():
     packs = load_packs()
     committed = fingerprint.load(fingerprint.path_of(packs))

@@ -6,7 +6,7 @@ from reproducers.desk.rules.prose import private
 from reproducers.desk.rules.prose.private import EMAIL, HOST, PARTS, PATHS
 
 SAMPLES = {
-    PATHS: ["in /home/a", "/work/x.py", "file:///tmp/a", "/data/b", "on C:\\Users"],
+    PATHS: ["in /home/a", "/scratch/x.py", "file:///tmp/a", "/data/b", "on C:\\Users"],
     EMAIL: ["a@b.org", "first.last+x@mail.company.io"],
     HOST: [
         *("git.company.internal", "x.intranet", "a.b.corp", "nas.lan", "gpu07.cluster.local", "https://wiki/packs"),
