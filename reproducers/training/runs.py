@@ -31,8 +31,8 @@ class Executed(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one; ``other``: its
-    architecture where that is not NAM56R.
+    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one, or it had
+    several pipeline stages; ``other``: its architecture where that is not NAM56R.
 
     ``patches``: {pack id: the digest of the patch that was applied}; ``packs``: {pack id: its hunks, in their order}.
     """
@@ -85,7 +85,7 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         stack=setup.get("stack") or "released",  # before there were others
         size=setup["size"]["name"],
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
-        asked=bool(setup["run"].get("paths")),
+        asked=bool(setup["run"].get("paths")) or setup["run"].get("pipeline_parallel", 1) > 1,
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
         packs={
             pack: tuple(_executed(hunk, covered) for hunk in covered.hunks) for pack, covered in record.packs.items()
