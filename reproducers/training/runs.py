@@ -15,6 +15,18 @@ from reproducers.training.coverage import OCCASIONS, CoverageRecord, HunkCoverag
 
 FOLDER = "train"  # of receipts/
 SETUP = "run.json"
+# What a run has where nothing is asked of it that chooses other code; a checkpoint's format is not here, for saving is
+# an occasion of its own. A record without a field is of before there was one.
+PLAIN = {
+    "paths": {},
+    "expert_parallel": 1,
+    "pipeline_parallel": 1,
+    "deterministic": False,
+    "recompute": False,
+    "overlap_grads": False,
+    "overlap_weights": False,
+    "bucket": None,
+}
 
 
 class Executed(NamedTuple):
@@ -31,8 +43,8 @@ class Executed(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one, or it had
-    several pipeline stages; ``other``: its architecture where that is not NAM56R.
+    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path, a layout or --set
+    chose other code than a run takes by itself; ``other``: its architecture where that is not NAM56R.
 
     ``patches``: {pack id: the digest of the patch that was applied}; ``packs``: {pack id: its hunks, in their order}.
     """
@@ -85,7 +97,7 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         stack=setup.get("stack") or "released",  # before there were others
         size=setup["size"]["name"],
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
-        asked=bool(setup["run"].get("paths")) or setup["run"].get("pipeline_parallel", 1) > 1,
+        asked=any(setup["run"].get(name, plain) != plain for name, plain in PLAIN.items()),
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
         packs={
             pack: tuple(_executed(hunk, covered) for hunk in covered.hunks) for pack, covered in record.packs.items()

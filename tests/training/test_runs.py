@@ -69,6 +69,28 @@ def test_a_run_of_another_architecture_says_so(receipts, model):
     assert run.other == model.get("model_type", "")
 
 
+OTHER_CODE = [
+    ("paths", {"loss": "linear"}),
+    ("expert_parallel", 2),
+    ("pipeline_parallel", 2),
+    ("deterministic", True),
+    ("recompute", True),
+    ("overlap_grads", True),
+    ("overlap_weights", True),
+    ("bucket", 200_000_000),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "asked"),
+    [({}, False), ({"paths": {}, "expert_parallel": 1, "wait_limit": 60.0, "optimizer_format": "stretches"}, False)]
+    + [({name: value}, True) for name, value in OTHER_CODE],
+)
+def test_a_run_that_was_asked_for_other_code_says_nothing_of_the_default(receipts, run, asked):
+    (receipts / runs.FOLDER / "a" / "run.json").write_text(json.dumps(SETUP | {"run": run}))
+    assert [found.asked for found in runs.kept(receipts)] == [asked]
+
+
 @pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
 def test_a_run_that_cannot_be_read_is_named(receipts, harm):
     (receipts / runs.FOLDER / "a" / "coverage.json").write_text(harm)
