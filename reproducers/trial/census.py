@@ -24,6 +24,7 @@ from reproducers.probe.arm.census import (
     MADE,
     MARKS,
     MOVED,
+    OPTION,
     OTHERWISE,
     PAST,
     SAYS,
@@ -212,7 +213,7 @@ def _takes(before: list[str], after: list[str]) -> bool:
     places = [[row for row in rows if row.startswith("positional")] for rows in (before, after)]
     names = [{row for row in rows if not row.startswith("positional")} for rows in (before, after)]
     more = [row for row in (*places[1][len(places[0]) :], *sorted(names[1] - names[0])) if " " in row]
-    added = [row for row in more if " = " not in row and not row.startswith("var_")]
+    added = [row for row in more if " = " not in row and not row.startswith(("var_", OPTION))]
     return places[1][: len(places[0])] == places[0] and names[0] <= names[1] and not added
 
 

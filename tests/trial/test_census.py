@@ -293,6 +293,39 @@ def test_a_module_that_is_exchanged_is_not_called_any_more(tmp_path, bound, call
     assert ("with its parts exchanged" in strayed) == (bound != "None")
 
 
+KERNEL = """
+import triton
+import triton.language as tl
+
+
+@triton.heuristics({{"EVEN": lambda given: True}})
+@triton.autotune(configs=[triton.Config({{}}, num_warps=2)], key=[{keys}])
+@triton.jit
+def kernel(x, rows, {arguments}):
+    tl.store(x, 0)
+"""
+TUNED = {"keys": "'SIZE'", "arguments": "SIZE: tl.constexpr, MASK: tl.constexpr"}
+
+
+@pytest.mark.parametrize(
+    ("change", "strayed"),
+    [
+        ({}, False),
+        ({"arguments": "other, SIZE: tl.constexpr, MASK: tl.constexpr, WIDE: tl.constexpr"}, False),
+        ({"arguments": "SIZE: tl.constexpr"}, True),
+        ({"keys": "'rows', 'SIZE'"}, True),
+    ],
+)
+def test_what_a_kernel_is_told_and_tuned_for(tmp_path, change, strayed):
+    pytest.importorskip("triton")
+    made = [{**TUNED}, {**TUNED, **change}]
+    before, after = (
+        {"counted.py": {"offers": public.offers(counting.module(tmp_path, KERNEL.format(**one), f"kernel{at}"))}}
+        for at, one in enumerate(made)
+    )
+    assert bool(census.compare(before, after).strayed) == strayed
+
+
 def test_a_gpu_that_has_failed_ends_a_census_and_is_told(tmp_path, monkeypatch):
     toy, calls = counting.module(tmp_path, counting.SOURCE), Calls(tmp_path, ["counted.py"])
     before, _ = sys.gettrace(), calls.start()
@@ -311,7 +344,7 @@ def test_a_gpu_that_has_failed_ends_a_census_and_is_told(tmp_path, monkeypatch):
     assert len([taken for _, taken in rows if "made again" not in taken]) == 2
     again = Again(next(iter(calls.kept.values())), tmp_path, "cuda")
     again.ask()
-    assert "on meta" not in {name for name, _ in again.asked}
+    assert not {"on meta", "with integers doubled"} & {name for name, _ in again.asked}
 
 
 def test_what_could_not_be_told_before_is_not_changed():

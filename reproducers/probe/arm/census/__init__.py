@@ -15,6 +15,7 @@ MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"
 IMPORTED = "__imported__"  # in "offers": names that another module defines
 MARKS = "attributes of its parameters"
+OPTION = "option "  # in "offers": begins what a kernel is told when it is compiled
 PAST = "tensors that the graph holds beside the saved ones"
 TWICE = "differentiated twice"
 WHOLE = "as one graph"

@@ -648,14 +648,14 @@ class Again:
             self.take(f"in {inputs.short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
         for dtype in INTS:
             self.take(f"with integers in {inputs.short(dtype)}", partial(self._in, dtype, INTS, None))
-        if self.lane == "cpu":  # a kernel reads where the tensor has no memory, and that is the end of the GPU
+        if self.lane == "cpu":  # a kernel reads where there is no memory of the tensor, and that is the end of the GPU
             self.take("on meta", lambda: self._meta(lambda _: False))
             if any(map(inputs.bounds, self.given.tensors.values())):
                 self.take("on meta, bounds on the host", lambda: self._meta(inputs.bounds))
+            self.take("with integers doubled", self._doubled)
         self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
         for word in (False, True):
             self.take(f"all {word}", partial(self._filled, partial(inputs.bools, word)))
-        self.take("with integers doubled", self._doubled)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Given:
         return self.given.copy().mapped(lambda v: change(v) if isinstance(v, Tensor) else v)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reproducers.probe.arm.census import AMISS, DEFINES, HOLDS, IMPORTED, OTHERWISE, UNDEFINED
+from reproducers.probe.arm.census import AMISS, DEFINES, HOLDS, IMPORTED, OPTION, OTHERWISE, UNDEFINED
 
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
@@ -74,7 +74,7 @@ def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, 
         if isinstance(value, types.ModuleType):
             found[IMPORTED].append(name)
             continue
-        if (getattr(value, "__module__", None) or module.__name__) != module.__name__:
+        if (getattr(_layers(value)[-1], "__module__", None) or module.__name__) != module.__name__:
             found[IMPORTED].append(name)
             if inspect.isroutine(value):  # of a class that is imported the name is enough, for it has a file of its own
                 found[name] = _offer(value)
@@ -107,8 +107,11 @@ def _made_when_asked(module: types.ModuleType) -> dict[str, Any]:
 
 
 def _offer(value: Any) -> Any:
-    """Parameters of what can be called, with "documented" where it has a docstring; else the type's name."""
+    """Parameters of what can be called, with "documented" where it has a docstring; of a kernel of Triton's what it is
+    told when it is compiled and tuned; else the type's name."""
     function = getattr(value, "__func__", value)
+    if type(value).__module__.startswith("triton."):
+        return _kernel(value)
     if isinstance(function, property):
         return ["property"]
     if inspect.isroutine(function) or isinstance(function, type):
@@ -118,6 +121,28 @@ def _offer(value: Any) -> Any:
             rows = ["unknown"]
         return [*rows, *(["documented"] if function.__doc__ else [])]
     return [type(value).__name__]
+
+
+def _kernel(value: Any) -> list[str]:
+    """The options of a kernel, which are its constants, and the arguments of which each value is tuned for anew.
+
+    Its other arguments are between it and the host's code.
+    """
+    *around, function = _layers(value)
+    kinds = getattr(function, "__annotations__", {})
+    return [
+        type(value).__name__,
+        *(f"tuned anew for {key}" for layer in around for key in getattr(layer, "keys", ())),
+        *(f"{OPTION}{name}" for name, kind in kinds.items() if "constexpr" in str(kind)),
+    ]
+
+
+def _layers(value: Any) -> list[Any]:
+    """A kernel of Triton's, what it is wrapped in first and its function last; another value alone."""
+    layers = [value]
+    while type(layers[-1]).__module__.startswith("triton.") and hasattr(layers[-1], "fn"):
+        layers.append(layers[-1].fn)
+    return layers
 
 
 def _returned(value: Any) -> list[str]:
