@@ -1,4 +1,4 @@
-"""What a team uses each day: the pre-commit hook, the GitHub Action, a stage of a Dockerfile, all out of their files."""
+"""What a team uses each day: the pre-commit hook, the GitHub Action and a Dockerfile, as their files have them."""
 
 import json
 import os
