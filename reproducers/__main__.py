@@ -20,7 +20,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
     ],
     "Evidence": [
         "reproducers." + name
-        for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies", "upstream_tests")
+        for name in ("receipts", "manifest", "site", "osv", "sweep", "bisect", "applies", "upstream_tests")
     ],
     "Filing": [
         "reproducers." + name

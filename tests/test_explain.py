@@ -87,6 +87,7 @@ def literals(hint):
         ("outcome", literals(checks.State) | literals(checks.Outcome)),
         ("role of a check", literals(get_type_hints(checks.Check)["role"])),
         ("kind of pack", literals(schema.Pack.model_fields["kind"].annotation)),
+        ("harm of a bug", literals(schema.Pack.model_fields["harm"].annotation)),
         ("way a patch applies", {item.value for item in ApplyClass}),
         ("filing decision", literals(schema.Filing.model_fields["decision"].annotation)),
         ("relation of a thread", literals(schema.Thread.model_fields["relation"].annotation)),

@@ -77,6 +77,13 @@ KINDS = {
     "report": Word("a bug for which the pack offers no patch"),
     "guard": Word("a bug that upstream has fixed; the pack stays to show its return"),
 }
+HARMS = {
+    "wrong numbers": Word("a run goes on with values, gradients or checkpoints that are wrong"),
+    "crash": Word("a run ends with an error, or a kernel does not compile"),
+    "memory": Word("a run needs memory that it need not need"),
+    "slow": Word("a run takes time that it need not take, by what is measured or counted"),
+    "trap": Word("nothing fails at first: a setting has no effect, or what was saved cannot be loaded"),
+}
 APPLIES = {
     "CLEAN": Word("the patch applies with neither fuzz nor offset"),
     "ALREADY_APPLIED": Word("the tree already has the patch's change", "retire the pack for this release"),
@@ -303,6 +310,7 @@ GROUPS = {
     "outcome": OUTCOMES,
     "role of a check": ROLES,
     "kind of pack": KINDS,
+    "harm of a bug": HARMS,
     "way a patch applies": APPLIES,
     "filing decision": DECISIONS,
     "relation of a thread": RELATIONS,

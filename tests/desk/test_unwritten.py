@@ -31,7 +31,7 @@ def test_places_have_file_line_and_field(draft):
     rows = unwritten.left(draft)
     assert [row.rpartition(": <")[0] for row in rows] == [
         "07_toy/pack.yaml:3: title",
-        "07_toy/pack.yaml:29: reason",
+        "07_toy/pack.yaml:31: reason",
         "07_toy/reproducer.py:1",
     ]
 

@@ -106,6 +106,8 @@ title: total forgets the first value
 claim: total and first are wrong.
 category: memory
 kind: bug
+harm: wrong numbers
+effect: Every total lacks its first value
 upstream:
   repo: toy/toyup
   distribution: toyup

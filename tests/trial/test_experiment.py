@@ -335,7 +335,15 @@ def test_bitwise_identity_is_a_sentinel(toy):
     p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
     p.digest("scaled", bytes(core.scale([1, 2], 3)))
     """
-    run = toy.run(toy.pack(toy.patch(edited(TOTAL)), body(code), RECORD.replace("kind: bug", "kind: refactor")))
+    run = toy.run(
+        toy.pack(
+            toy.patch(edited(TOTAL)),
+            body(code),
+            RECORD.replace(
+                "kind: bug\nharm: wrong numbers\neffect: Every total lacks its first value", "kind: refactor"
+            ),
+        )
+    )
     assert run.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED", "BITWISE_IDENTICAL"]
     changed = edited(TOTAL, ("value * factor for", "value * factor + 1 for"))
     run = toy.run(toy.pack(toy.patch(changed), body(code)))

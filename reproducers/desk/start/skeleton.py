@@ -27,6 +27,11 @@ CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these k
 KINDS = ("bug", "memory", "performance", "refactor", "report", "guard")
 UNFIXED = ("report", "guard")  # kinds without a patch
 PYTHON = ">=3.11"  # where the release's metadata names none
+HARMS = {"memory": "memory", "performance": "slow"}  # of these kinds; other kinds leave it to the writer
+HARM = """\
+harm: {}  # <write the harm that fits, of those in docs/glossary.md>
+effect: <write what it does to a run in one line, with a figure that was measured>
+"""
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"
 REVIEW_DAYS = 90
 UNKNOWN_LICENCE = "<write the upstream's licence>"
@@ -69,6 +74,7 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         "padded": f"{number:02d}",
         "kind": wanted.kind,
         "category": CATEGORIES.get(wanted.kind, "kernel numerics and dimensions"),
+        "harm": "" if wanted.kind == "refactor" else HARM.format(HARMS.get(wanted.kind, "wrong numbers")),
         "upstream": _yaml("upstream", upstream.model_dump(exclude_defaults=True)),
         "pins": _yaml("pins", {name: {"release": release} for name, release in pins.items()}),
         "python": upstream.python or live.python or PYTHON,

@@ -107,7 +107,7 @@ def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> t
     result, wanting = dict[str, Fingerprint](), list[str]()
     source = _Source(store)
     for pack in packs:
-        if not names_bug(pack):
+        if not pack.names_bug:
             continue
         known = before.packs.get(pack.id)
         trees = list(_trees(pack, tried(pack, root), source, known.trees if known else [], wanting))
@@ -132,7 +132,7 @@ class Faults:
         """Compare one pack."""
         if self.stated is None:
             return
-        due = set(_said(pack, tried(pack, self.root))) if names_bug(pack) else set[Said]()
+        due = set(_said(pack, tried(pack, self.root))) if pack.names_bug else set[Said]()
         trees = self.stated[pack.id].trees if pack.id in self.stated else []
         said = {(tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items())) for tree in trees}
         for other in sorted(due ^ said, key=str):
@@ -162,11 +162,6 @@ def _said(pack: Pack, known: list[Tried]) -> Iterator[Said]:
         for state in states:
             tree = _tree(pack, each, str(state), each.patch, {}, set(), deciding)
             yield (tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items()))
-
-
-def names_bug(pack: Pack) -> bool:
-    """Whether a pack names a bug that an environment can be rid of: no refactor, no report that is held."""
-    return pack.kind != "refactor" and not (pack.kind == "report" and pack.filing.decision == "hold")
 
 
 class _Source:

@@ -9,7 +9,7 @@ from reproducers.evidence import receipts
 from reproducers.record import fingerprint
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.record.schema import ROOT, Pin, load_packs
-from reproducers.studies.installed.known import Faults, Tried, made, names_bug, tried
+from reproducers.studies.installed.known import Faults, Tried, made, tried
 from reproducers.upstream.store import Store
 
 NONE = Fingerprints(packs={})
@@ -29,7 +29,7 @@ def test_the_committed_file_is_what_the_trees_give():
 def test_every_bug_has_its_fingerprint_and_each_patch_its_functions():
     packs = load_packs()
     known = fingerprint.load(fingerprint.path_of(packs)).packs
-    assert set(known) == {pack.id for pack in packs if names_bug(pack)}
+    assert set(known) == {pack.id for pack in packs if pack.names_bug}
     assert {"pack04", "pack07", "pack14"}.isdisjoint(known)
     for pack in packs:
         if pack.id in known and pack.patch.is_file():
