@@ -44,7 +44,7 @@ def main(
     ] = False,
 ) -> None:
     """Audit an environment."""
-    from reproducers.base.errors import PatchlaneError
+    from patchlane.base.errors import PatchlaneError
     from reproducers.record import fingerprint
     from reproducers.record.schema import load_named, load_packs
     from reproducers.studies.installed import advice, answers, judgement
@@ -85,7 +85,7 @@ def main(
 
 def _write() -> None:
     """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
-    from reproducers.base.files import write_atomic
+    from patchlane.base.files import write_atomic
     from reproducers.evidence.shelf import COMMITTED
     from reproducers.record import fingerprint
     from reproducers.record.schema import load_packs

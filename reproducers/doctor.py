@@ -10,8 +10,8 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
+from patchlane.base.wording import requirement_name
 from reproducers.base.start import outdated
-from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:

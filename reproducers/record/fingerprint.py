@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.files import bytes_of
+from patchlane.base.errors import PatchlaneError, from_git
+from patchlane.base.files import bytes_of
 from reproducers.record import schema
 from reproducers.record.schema import Model, Pack, PatchName
 

@@ -17,9 +17,9 @@ from typing import Any
 from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 
-from reproducers.base import clock
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray, temporary, within
+from patchlane.base import clock
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import astray, temporary, within
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git

@@ -142,7 +142,8 @@ def test_an_unknown_verb(verb, near):
 
 
 def test_the_command_without_packs_says_what_to_install(tmp_path):
-    shutil.copytree(ROOT / "reproducers", tmp_path / "reproducers", ignore=shutil.ignore_patterns("*.pyc.*"))
+    for name in ("patchlane", "reproducers"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     env = ENVIRONMENT | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, *SCRIPT, "run"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (done.returncode, "pip install -e" in done.stderr) == (77, True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record import fingerprint
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.files import temporary
+from patchlane.base.files import temporary
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.record.schema import Pack
 from reproducers.studies.installed.answers import Advice, Answer

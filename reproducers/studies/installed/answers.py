@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 from reproducers.record.schema import Model
 from reproducers.studies.installed.listed.reading import Line
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from reproducers.base.errors import StoreError
-from reproducers.base.files import bytes_of
-from reproducers.base.wording import count, short
+from patchlane.base.errors import StoreError
+from patchlane.base.files import bytes_of
+from patchlane.base.wording import count, short
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.schema import Pack
 from reproducers.studies.installed.advice import same

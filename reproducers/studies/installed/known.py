@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.files import file_sha256, temporary
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.files import file_sha256, temporary
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
 from reproducers.evidence.manifest import content_of, derived

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from reproducers.base.files import temporary
+from patchlane.base.files import temporary
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import Pack, load_named
 from reproducers.studies.installed.answers import Answer

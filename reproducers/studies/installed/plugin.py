@@ -36,7 +36,7 @@ class Guards(pytest.Collector):
         return list(self._items())
 
     def _items(self) -> Iterator[pytest.Item]:
-        from reproducers.base.errors import PatchlaneError
+        from patchlane.base.errors import PatchlaneError
         from reproducers.record import fingerprint
         from reproducers.record.schema import load_packs
         from reproducers.studies.installed.advice import advised

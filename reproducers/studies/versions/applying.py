@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import temporary
-from reproducers.base.wording import short
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import temporary
+from patchlane.base.wording import short
 from reproducers.desk.patches import trees
 from reproducers.evidence import shelf
 from reproducers.record.schema import Pack

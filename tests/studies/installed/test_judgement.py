@@ -6,7 +6,7 @@ import pytest
 from toy import SOURCE, edited, write_tree
 from toy_environment import BUGGY, FIXED, HEALTHY, MENDED, PATCHED, code, installed, known, tree
 
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 from reproducers.studies.installed import judgement
 from reproducers.studies.installed.answers import exit_code
 from reproducers.studies.installed.judgement import audit

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import bytes_of
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import bytes_of
 from reproducers.studies.installed.listed import conda, lines, listings, locks, projects
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import dockerfile, installs

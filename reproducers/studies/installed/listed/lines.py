@@ -8,8 +8,8 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from reproducers.base.files import temporary
-from reproducers.base.optional import load
+from patchlane.base.files import temporary
+from patchlane.base.optional import load
 from reproducers.studies.installed.listed import origins
 from reproducers.studies.installed.listed.reading import Reading
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.pylock import Package, Pylock, PylockValidationError
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.studies.installed.listed.lines import exact, located
 from reproducers.studies.installed.listed.reading import Reading, row
 

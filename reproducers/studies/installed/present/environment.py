@@ -13,8 +13,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.studies.installed.listed.reading import Line, Reading, Required
 from reproducers.studies.installed.present import ask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from reproducers.base.wording import count
+from patchlane.base.wording import count
 from reproducers.studies.installed.answers import STATES, Advice, Answer, exit_code
 from reproducers.studies.installed.present.environment import Environment
 

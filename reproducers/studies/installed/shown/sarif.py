@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reproducers.base import disk, files
+from patchlane.base import disk, files
 from reproducers.record.schema import Pack
 from reproducers.studies.installed.answers import Answer
 from reproducers.studies.installed.listed.reading import Line

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toy import write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.studies.installed.listed import formats
 
 SAMPLES = Path(__file__).parents[3] / "kit" / "environments"

@@ -10,7 +10,7 @@ import pytest
 from toy import SOURCE, write_tree
 from toy_environment import installed, known
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.studies.installed.present import environment
 from reproducers.studies.installed.present.environment import of_python
 

@@ -7,7 +7,7 @@ import json
 import re
 from typing import NamedTuple
 
-from reproducers.base.optional import load
+from patchlane.base.optional import load
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import installs
 from reproducers.studies.installed.listed.scripts.shell import Command, Variables

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reproducers.base.optional import load
+from patchlane.base.optional import load
 
 LONGEST = 4096  # characters of a variable
 DEEPEST = 200  # levels of a script's syntax

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from toy import write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.studies.installed.listed import formats
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import installs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 
 def load(module: str, distribution: str, error: type[PatchlaneError] = CannotTestHere) -> Any:

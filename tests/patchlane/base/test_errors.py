@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from reproducers.base.errors import from_git
+from patchlane.base.errors import from_git
 
 
 @pytest.mark.parametrize("staged", [False, True])

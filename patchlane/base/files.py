@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from reproducers.base.errors import StoreError
+from patchlane.base.errors import StoreError
 
 LONGEST_PART, LONGEST_NAME = 255, 2048  # bytes
 LARGEST = 64 * 2**20  # bytes of a record; the largest kept log has less than one MiB

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from reproducers.base.files import json_sha256, replacing, scratch_folder, swap, temporary, write_atomic
+from patchlane.base.files import json_sha256, replacing, scratch_folder, swap, temporary, write_atomic
 from reproducers.record.schema import ROOT
 
 
@@ -72,7 +72,7 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path):
 
 def test_what_a_killed_process_left_among_temporary_files_goes(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code = "import os, signal; from reproducers.base.files import temporary\nwith temporary(): os.kill(os.getpid(), 9)"
+    code = "import os, signal; from patchlane.base.files import temporary\nwith temporary(): os.kill(os.getpid(), 9)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT).returncode == -9
     (left,) = tmp_path.iterdir()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproducers.base.wording import KEPT, collapsed, printable
+from patchlane.base.wording import KEPT, collapsed, printable
 
 SAID = "CPU RNG state changed within GPU RNG context"
 CHECK = "[   passed] sum: 0 (limit 0.1) vs 2"

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 _running: set[subprocess.Popen[Any]] = set()
 ANSWER_S = 30.0  # to connect, and for each next piece of an answer from a server

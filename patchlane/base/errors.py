@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 
 
 class PatchlaneError(Exception):

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 STORE_REMEDY = "make room or another folder for the store: export PATCHLANE_STORE=DIR"
 SCRATCH_REMEDY = "make room or another folder for temporary files: export TMPDIR=DIR"

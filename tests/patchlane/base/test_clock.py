@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
 from reproducers.record.schema import ROOT
 
 
@@ -50,7 +50,7 @@ def test_an_interrupt_ends_what_other_threads_wait_for():
 
 STARTS = {"run", "call", "check_call", "check_output", "Popen", "getoutput", "getstatusoutput", "system", "popen"}
 UNLIMITED = {  # {file: programs that it starts without a limit in the call}
-    "reproducers/base/clock.py": 1,  # the one place
+    "patchlane/base/clock.py": 1,  # the one place
     "reproducers/trial/arms.py": 1,  # arms, which ``Meter`` limits, and with them these
     "reproducers/probe/stamp.py": 1,
     "reproducers/probe/lanes/tilelang.py": 1,
@@ -61,7 +61,7 @@ CONNECTING = {"requests", "urllib.request", "http.client", "pypi_simple", "httpx
 
 def nodes(kind):
     """(file, node) of each node of the kind in the engine."""
-    for path in (ROOT / "reproducers").rglob("*.py"):
+    for path in (*(ROOT / "patchlane").rglob("*.py"), *(ROOT / "reproducers").rglob("*.py")):
         name, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kind))
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from reproducers.base import optional
-from reproducers.base.errors import CannotTestHere, StoreError
+from patchlane.base import optional
+from patchlane.base.errors import CannotTestHere, StoreError
 
 
 def test_what_is_there_is_imported():

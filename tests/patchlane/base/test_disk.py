@@ -12,8 +12,9 @@ import typer
 from tiers import sampled
 from toy import SOURCE, write_tree
 
-from reproducers.base import cli, disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
+from reproducers.base import cli
 from reproducers.evidence import receipts, saving
 from reproducers.record.schema import ROOT
 from reproducers.trial import screen
