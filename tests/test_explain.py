@@ -14,6 +14,7 @@ import yaml
 
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.exits import Exit
+from patchlane.judged import answers
 from reproducers import explain
 from reproducers.base import glossary
 from reproducers.base.verdicts import (
@@ -32,7 +33,6 @@ from reproducers.probe import checks
 from reproducers.probe.checks import SENTINELS
 from reproducers.record import schema
 from reproducers.record.schema import ROOT
-from reproducers.studies.installed import answers
 from reproducers.studies.suites import comparing
 from reproducers.studies.versions import applying
 from reproducers.upstream.patching import ApplyClass

@@ -31,7 +31,10 @@ class Printable:
 
     def write(self, text: str) -> int:
         """Write the text; returns its length, as a stream does, and refuses bytes as that does: click asks by them."""
-        self.rich_proxied_file.write(printable(text) if isinstance(text, str) else text)
+        try:
+            self.rich_proxied_file.write(printable(text) if isinstance(text, str) else text)
+        except BrokenPipeError:
+            _unread()
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

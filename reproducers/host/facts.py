@@ -27,7 +27,7 @@ from reproducers.record.schema import ROOT
 from reproducers.upstream.git import git
 from reproducers.upstream.store import Store
 
-SETUP = ("cpu", "dev", "audit", "desk")  # the extras that `make setup` installs
+SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
 
 
 class Finding(NamedTuple):

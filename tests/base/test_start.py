@@ -70,7 +70,7 @@ def test_only_others_modules_are_wanting():
     assert not unimportable(ValueError("x"))
 
 
-SCRIPT = ["-c", "import sys; sys.argv[0] = 'bin/patchlane'; from reproducers.__main__ import main; main()"]
+SCRIPT = ["-c", "import sys; sys.argv[0] = 'bin/patchlane'; from patchlane.__main__ import main; main()"]
 
 
 def patchlane(*args, python=(sys.executable,), cwd=ROOT):
@@ -82,7 +82,7 @@ def patchlane(*args, python=(sys.executable,), cwd=ROOT):
 
 def test_the_command_is_the_one_that_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"patchlane": "reproducers.__main__:main"}
+    assert project["scripts"] == {"patchlane": "patchlane.__main__:main"}
 
 
 def test_every_verb_is_in_one_group_under_one_name():

@@ -88,8 +88,15 @@ def engine_requirements(store: Store, target: str) -> Tree:
         command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version]
         for platform in PLATFORMS:
             command += ["--platform", platform]
-        lent = [row for row in project["optional-dependencies"]["cpu"] if requirement_name(row) == "numpy"]
-        command += ["-d", str(scratch), *project["dependencies"], *lent]  # arms.LENT: the host may have another
+        extras = project["optional-dependencies"]
+        lent = [row for row in extras["cpu"] if requirement_name(row) == "numpy"]
+        command += [
+            "-d",
+            str(scratch),
+            *project["dependencies"],
+            *extras["engine"],
+            *lent,
+        ]  # arms.LENT: the host may have another
         done = clock.run(command, clock.FETCH_S, "pip download", capture_output=True, text=True)
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
