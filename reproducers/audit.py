@@ -49,6 +49,9 @@ def main(
     data: Annotated[
         str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs than packs/fingerprints.json")
     ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="put in all patches that fit, or none")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --apply: only say what would be done")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="take out what --apply put in")] = False,
     run: Annotated[
         bool, typer.Option("--run", help="of the packs named, run the reproducer where the code is unknown")
     ] = False,
@@ -78,6 +81,9 @@ def main(
         data=data,
         as_json=as_json,
         sarif=sarif,
+        apply=apply,
+        dry_run=dry_run,
+        revert=revert,
     )
     raise typer.Exit(answered(request, _measured if run else None))
 

@@ -25,7 +25,7 @@ def advised(answers: list[Answer], known: Known, environment: Environment) -> tu
     """
     releases = {name: advice for name in _buggy(answers) if (advice := _release(name, answers, known, environment))}
     with temporary() as scratch:
-        patcher = _Patches(known, scratch)
+        patcher = Patches(known, scratch)
         mended = [_mended(answer, releases.get(answer.distribution), patcher) for answer in answers]
     return mended, list(releases.values())
 
@@ -34,7 +34,7 @@ def _buggy(answers: Iterable[Answer]) -> list[str]:
     return list(dict.fromkeys(answer.distribution for answer in answers if answer.state == "buggy"))
 
 
-def _mended(answer: Answer, advice: Advice | None, patcher: _Patches) -> Answer:
+def _mended(answer: Answer, advice: Advice | None, patcher: Patches) -> Answer:
     if answer.state != "buggy":
         return answer
     release = advice.command if advice and answer.pack not in (*advice.stays, *advice.unknown) else ""
@@ -105,11 +105,15 @@ def same(release: str, version: str) -> bool:
         return release == version
 
 
-class _Patches:
-    """Patches tried one after another on a copy of the files that they change, as the printed commands would run."""
+class Patches:
+    """Patches tried one after another on a copy of the files that they change, as the printed commands would run.
+
+    ``copies``: by folder of packages, the files as the patches leave them; ``taken``: the packs whose patches went in.
+    """
 
     def __init__(self, known: Known, scratch: Path) -> None:
-        self.known, self.scratch, self.copies = known, scratch, dict[Path, Path]()
+        self.known, self.scratch = known, scratch
+        self.copies, self.taken = dict[Path, Path](), set[str]()
 
     def notes(self, pack: str) -> str:
         """What a reader opens to know more of a pack."""
@@ -127,6 +131,7 @@ class _Patches:
         refused = self._refused(Path(answer.root), patch, pack, pack.patches[answer.patch].paths)
         if refused:
             return f"rebase {patch} on this code, on which it does not apply: {refused}"
+        self.taken.add(answer.pack)
         return shlex.join(landing.command(Path(answer.root), patch, pack.strip))
 
     def _refused(self, root: Path, patch: Path, pack: KnownPack, paths: Iterable[str]) -> str:

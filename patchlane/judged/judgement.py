@@ -17,6 +17,7 @@ from patchlane.known.index import Known, KnownTree
 from patchlane.listed import origins
 from patchlane.listed.choices import Choice, choices, refusing
 from patchlane.listed.reading import Required
+from patchlane.patches.state import applied
 from patchlane.present.environment import Distribution, Environment
 
 UNREAD_REMEDY = "--python PATH for what is installed, or write that line in a form that is read"
@@ -153,6 +154,9 @@ class _Case:
         matching = [tree for tree in self.known.trees if tree.code == digests]
         if matching:
             return self._decided(matching, "code")
+        if applied(Path(self.root), self.id, {name for one in self.known.patches.values() for name in one.paths}):
+            said = "its patch was put in by --apply, with others, and all files are as it left them"
+            return self._said("patched", "code", said)
         strange = [
             name for name, digest in digests.items() if digest not in {tree.code.get(name) for tree in self.known.trees}
         ]

@@ -40,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--since", metavar="DATE", help="only packs that came in on this day or later")
     words.add_argument("--fail-on", metavar="HARM,...", help="exit 1 for bugs of these harms only, such as crash")
     words.add_argument("--data", metavar="FILE|URL", help="another index of known bugs than the one that came along")
+    words.add_argument("--apply", action="store_true", help="put in all patches that fit, or none; then audit again")
+    words.add_argument("--dry-run", action="store_true", help="with --apply: say what would be done, and do nothing")
+    words.add_argument("--revert", action="store_true", help="take out what --apply put in, file by file as it was")
     words.add_argument("--json", dest="as_json", action="store_true", help="the answers as JSON on stdout")
     words.add_argument("--sarif", type=Path, metavar="FILE", help="also write the answers as SARIF 2.1.0")
     return words

@@ -19,6 +19,7 @@ from patchlane.listed.reading import Reading
 from patchlane.present import environment
 from patchlane.present.environment import Environment
 from patchlane.shown import report, table
+from patchlane.verb import applying
 
 Measure = Callable[[list[Answer], Environment], list[Answer]]
 
@@ -26,7 +27,8 @@ Measure = Callable[[list[Answer], Environment], list[Answer]]
 @dataclass(frozen=True)
 class Request:
     """What the command line asks for. ``data``: another index, a file or an address; ``since``: a date, of the packs
-    that came in from then on; ``release``: ``NAME==VERSION``; ``fail_on``: harms, separated by commas."""
+    that came in from then on; ``release``: ``NAME==VERSION``; ``fail_on``: harms, separated by commas.
+    ``apply``, ``dry_run``, ``revert``: patches go into the environment, would, or are taken out again."""
 
     packs: tuple[str, ...] = ()
     python: Path | None = None
@@ -38,6 +40,9 @@ class Request:
     data: str | None = None
     as_json: bool = False
     sarif: Path | None = None
+    apply: bool = False
+    dry_run: bool = False
+    revert: bool = False
 
 
 def answered(request: Request, measure: Measure | None = None) -> Exit:
@@ -45,12 +50,14 @@ def answered(request: Request, measure: Measure | None = None) -> Exit:
 
     Raises PatchlaneError for options that contradict each other and for names that are none.
     """
-    given = [name for name in ("python", "requirements", "release") if getattr(request, name)]
-    if len(given) > 1 or (measure and request.requirements) or (measure and request.release):
-        said = " and ".join(f"--{name}" for name in [*given, *(["run"] if measure else [])])
-        raise PatchlaneError(f"{said} do not go together", "leave one of them out")
+    _refuse(request, measure is not None)
     fails = harms(request.fail_on)
     known = chosen(data.known(request.data), request)
+    lines = list[str]()
+    if request.apply:
+        lines = applying.apply(request.python, known, request.dry_run)
+    elif request.revert:
+        lines = applying.revert(request.python, known)
     if request.release:
         known, seen = _released(known, request.release)
         judged, mends = judgement.audit(known, seen), list[answers.Advice]()
@@ -66,8 +73,20 @@ def answered(request: Request, measure: Measure | None = None) -> Exit:
     if request.as_json:
         print(report.as_json(judged, mends, seen, code))
     else:
-        print(table.text(judged, seen) if request.release else report.text(judged, mends, seen))
+        shown = table.text(judged, seen) if request.release else report.text(judged, mends, seen)
+        print("\n".join([*lines, shown]))
     return code
+
+
+def _refuse(request: Request, run: bool) -> None:
+    """PatchlaneError for options that contradict each other."""
+    given = [name for name in ("python", "requirements", "release") if getattr(request, name)]
+    doing = [name for name in ("apply", "revert") if getattr(request, name)] + (["run"] if run else [])
+    if len(given) > 1 or len(doing) > 1 or (doing and {*given} - {"python"}):
+        said = " and ".join(f"--{name}" for name in [*given, *doing])
+        raise PatchlaneError(f"{said} do not go together", "leave one of them out")
+    if request.dry_run and not request.apply:
+        raise PatchlaneError("--dry-run goes with --apply", f"{place.AUDIT} --apply --dry-run")
 
 
 def harms(text: str | None) -> tuple[str, ...]:
