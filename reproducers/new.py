@@ -29,7 +29,7 @@ def main(
     offline: Annotated[bool, typer.Option(help="do not ask the package index")] = False,
 ) -> None:
     """Write the files of a new pack."""
-    from reproducers.base.clock import today
+    from patchlane.base.clock import today
     from reproducers.desk.rules.patch.formatters import FORMATTERS
     from reproducers.desk.start import known
     from reproducers.desk.start.skeleton import PAGE, Wanted, create

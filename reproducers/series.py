@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches.series import listing, numbered_mails, planned, tried_on_tree, write
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

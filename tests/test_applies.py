@@ -8,8 +8,8 @@ import pytest
 from toy import SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere
 from reproducers import applies
-from reproducers.base.errors import CannotTestHere
 from reproducers.trial import experiment
 
 

@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere
 from reproducers import new
 from reproducers.__main__ import VERBS
-from reproducers.base.errors import CannotTestHere
 from reproducers.desk.start import skeleton
 from reproducers.record import schema
 

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.desk.page.standings import Told
 from reproducers.record.schema import Releases, Thread
 

@@ -10,7 +10,7 @@ from osv_format import OsvRecord
 from pydantic import ValidationError
 from toy import THREAD
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.page import osv
 from reproducers.desk.page.standings import told

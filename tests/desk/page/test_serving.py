@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.page import serving
 
 RECORD = {"id": "x_patchlane-07", "affected": [{"package": {"name": "toy-up"}, "versions": ["1.0"]}]}
