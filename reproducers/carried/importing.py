@@ -17,7 +17,11 @@ from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream.git import git
 from reproducers.upstream.pins import SHA
 
-TAGS = ("", "v", "core_v")  # how upstreams write a release's tag
+TAGS = (
+    "",
+    "core_v",
+    "v",
+)  # how upstreams write a release's tag; Megatron-LM has a v0.11.0 of its own beside core_v0.11.0
 
 
 class Subject(NamedTuple):
@@ -73,7 +77,7 @@ def found(clone: Path, name: str) -> str | None:
     if not clone.is_dir() or name.startswith("-"):
         return None
     release = re.sub(r"^(core_)?v(?=\d)", "", name)
-    for form in (*(f"refs/tags/{tag}{release}" for tag in TAGS if is_release(release)), name):
+    for form in (f"refs/tags/{name}", *(f"refs/tags/{tag}{release}" for tag in TAGS if is_release(release)), name):
         done = git("rev-parse", "--verify", "--quiet", f"{form}^{{commit}}", cwd=clone)
         if done.returncode == 0:
             return done.stdout.strip()

@@ -30,19 +30,18 @@ class Trees(NamedTuple):
 def told(entries: list[Carried], wanted: Trees, asked: Asked, out: Console) -> list[dict[str, object]]:
     """Print how the queue meets its base and the trees that are asked for; returns the rows for JSON.
 
-    CannotTestHere where none of them could be had.
+    CannotTestHere where none that is asked for could be had.
     """
     rows, last, why = list[Row](), None, list[str]()
     if wanted.commits and ".." in wanted.commits:
         assert asked.clone is not None
         for tree, met in queues.changes_between(entries, asked.clone, wanted.commits):
+            telling.step(history.title(asked.clone, str(tree.sha)), rows[-len(met) :], met, out)
             rows, last = rows + met, tree
-            out.print(escape(f"{history.title(asked.clone, str(tree.sha))}"))
-            for row in met:
-                out.print(f"  {escape(row.entry)}  {telling.cell(row)}")
     else:
         paths = trees.wanted(entries)
-        for name in _names(entries, wanted, asked.clone):
+        names = _names(entries, wanted, asked.clone)
+        for name in names:
             try:
                 last = trees.tree(entries[0].upstream, name, paths, asked.clone, asked)
             except PatchlaneError as error:
@@ -50,7 +49,7 @@ def told(entries: list[Carried], wanted: Trees, asked: Asked, out: Console) -> l
                 rows += [Row(entry.id, name, CANNOT, [], why=error.what) for entry in entries]
                 continue
             rows += queues.meet(entries, last)
-        if last is None:
+        if len(why) >= max(len(names) - 1, 1):  # the base alone is no answer
             raise CannotTestHere("\n".join(why), f"--upstream CLONE of {entries[0].upstream.repo}")
         telling.table(entries, rows, out)
     said = _explained(entries, rows, last, asked.clone)

@@ -6,6 +6,7 @@ landed, and what the tree has in place of what it expects.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -54,11 +55,17 @@ class FileMet(NamedTuple):
 
 
 def meet(file: FileDiff, read: Read) -> tuple[FileMet, Changes]:
-    """How a file of a patch meets a tree, and what becomes of the tree's files by what of it applies."""
+    """How a file of a patch meets a tree, and what becomes of the tree's files by what of it applies.
+
+    Both are shared by all who ask: to be read, never changed.
+    """
+    return _meet(file, read(file.source) if file.source else None, read(file.target) if file.target else None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _meet(file: FileDiff, here: bytes | None, there: bytes | None) -> tuple[FileMet, Changes]:
     if LINKS & set(file.modes):
         return FileMet(file.path, CANNOT, [], "a link or a submodule"), {}
-    here = read(file.source) if file.source else None
-    there = read(file.target) if file.target else None
     if file.binary:
         return _binary(file, here, there), {}
     if file.source is None:

@@ -49,6 +49,11 @@ def meet(entries: list[Carried], tree: Tree) -> list[Row]:
     return rows
 
 
+def plain(word: str) -> str:
+    """The word without the difference that an offset makes."""
+    return judging.APPLIES if word in judging.FITS else word
+
+
 def word_of(files: Iterable[FileMet]) -> str:
     """The word of a patch: the worst of the files that could be judged."""
     words = [file.word for file in files]
@@ -100,20 +105,20 @@ def _went(file: FileDiff, tree: Tree, clone: Path | None, base: str | None) -> s
 
 
 def changes_between(entries: list[Carried], clone: Path, span: str) -> Iterator[tuple[Tree, list[Row]]]:
-    """The queue at each commit of ``A..B`` that touches its files, oldest first, where its words change; A and B too.
+    """The queue at each commit of ``A..B`` that touches its files, oldest first, where a word changes; A and B too.
 
-    PatchlaneError for an end that the clone has not.
+    An offset is no change. PatchlaneError for an end that the clone has not.
     """
     ends = span.split("..")
     if len(ends) != 2 or not all(ends):
         raise PatchlaneError(f"--commits {span}: not A..B", "--commits core_v0.18.0..core_v0.19.0")
     paths, (first, last) = trees.wanted(entries), (trees.commit(clone, end) for end in ends)
     done = git("rev-list", "--reverse", "--topo-order", f"{first}..{last}", "--", *sorted(paths), cwd=clone)
-    before: list[tuple[str, ...]] | None = None
+    before: list[list[str]] | None = None
     for sha in dict.fromkeys([first, *done.stdout.split(), last]):
         tree = trees.of_commit(clone, sha, sha, paths)
         rows = meet(entries, tree)
-        words = [tuple(file.word for file in row.files) for row in rows]
+        words = [[plain(file.word) for file in row.files] for row in rows]
         if words != before or sha == last:
             yield tree, rows
         before = words

@@ -20,7 +20,7 @@ from reproducers.carried.meeting.judging import (
     FileMet,
     HunkMet,
 )
-from reproducers.carried.meeting.queues import FAILS, Row
+from reproducers.carried.meeting.queues import FAILS, Row, plain
 
 COLOURS = {
     **{APPLIES: "green", OFFSET: "green", IN: "cyan", PARTLY: "cyan"},
@@ -52,6 +52,20 @@ def cell(row: Row) -> str:
     said = f", {absent} in no wheel" if absent and row.word != NOT_THERE else ""
     alone = f" (alone: {row.alone})" if row.alone and row.alone != row.word else ""
     return f"[{COLOURS[row.word]}]{text}[/]{said}{alone}"
+
+
+def step(title: str, before: list[Row], rows: list[Row], out: Console) -> None:
+    """A commit, and of each patch what is another than at the commit before; all of it at the first."""
+    out.print(escape(title))
+    known = {(row.entry, file.path): file.word for row in before for file in row.files}
+    for row in rows:
+        if not before:
+            out.print(f"  {escape(row.entry)}  {cell(row)}")
+        for file in row.files:
+            was, word = plain(known.get((row.entry, file.path), file.word)), plain(file.word)
+            if was != word:
+                words = f"{was} -> [{COLOURS[word]}]{word}[/]"
+                out.print(f"  {escape(row.entry)}  {escape(file.path)}: {words}")
 
 
 def details(entry: Carried, row: Row, out: Console) -> None:

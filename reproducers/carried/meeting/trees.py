@@ -43,7 +43,9 @@ def tree(upstream: Upstream, name: str, paths: set[str], clone: Path | None, ask
     PatchlaneError for what the clone has not; CannotTestHere where the index cannot give it, or no clone is given.
     """
     if clone is not None:
-        return of_commit(clone, commit(clone, name), name, paths)
+        sha = commit(clone, name)
+        moving = not sha.startswith(name) and found(clone, f"refs/tags/{name}") is None and not is_release(name)
+        return of_commit(clone, sha, f"{name} {sha[:12]}" if moving else name, paths)
     release = name.removeprefix("core_").removeprefix("v")
     if SHA.fullmatch(name) or not is_release(release):
         raise CannotTestHere(f"{name} is no release, and no clone is given", f"--upstream CLONE of {upstream.repo}")

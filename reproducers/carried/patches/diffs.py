@@ -46,7 +46,7 @@ class Hunk:
         return bool(self.rows) and self.rows[-1][0] == " "
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FileDiff:
     """What a patch does to one file. ``source`` and ``target`` are paths of the repository, None where there is none.
 

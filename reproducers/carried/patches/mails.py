@@ -17,7 +17,7 @@ from typing import NamedTuple
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import bytes_of, within
 from reproducers.carried.patches.diffs import Diff, Remark
-from reproducers.carried.patches.reader import parse
+from reproducers.carried.patches.reader import is_utf8, parse
 from reproducers.upstream.git import git, git_bytes
 
 SERIES = "series"  # the file of a quilt queue that names its patches in order
@@ -114,11 +114,7 @@ def remarks(one: Given, diff: Diff) -> list[Remark]:
     if ends and diff.start < ends[-1]:
         line = text[: diff.start].count(b"\n") + 1
         found.append(Remark(line, "diff text in the message: git am ends the message here and applies it"))
-    if (
-        any(row > 127 for row in text[: diff.start])
-        and b"\xef\xbf\xbd" not in text
-        and not _is_utf8(text[: diff.start])
-    ):
+    if any(row > 127 for row in text[: diff.start]) and b"\xef\xbf\xbd" not in text and not is_utf8(text[: diff.start]):
         found.append(Remark(1, "the text above the diff is no UTF-8: read as Latin-1"))
     return sorted(found)
 
@@ -169,29 +165,19 @@ def _series(folder: Path) -> list[Given]:
 
 
 def _decoded(mail: Message, name: str) -> str:
-    value = mail.get(name)
-    if value is None:
-        return ""
+    value = next((str(value) for key, value in mail.raw_items() if key.lower() == name.lower()), "")
     try:
-        text = str(make_header(decode_header(str(value)))) if "=?" in str(value) else _plain(str(value))
+        text = str(make_header(decode_header(value))) if "=?" in value else _plain(value)
     except (HeaderParseError, LookupError, UnicodeError):
-        text = _plain(str(value))
+        text = _plain(value)
     return " ".join(text.split())
 
 
 def _plain(value: str) -> str:
     data = value.encode("utf-8", "surrogateescape")
-    return data.decode() if _is_utf8(data) else data.decode("latin-1")
+    return data.decode() if is_utf8(data) else data.decode("latin-1")
 
 
 def _first(head: bytes) -> str:
     rows: Iterator[str] = (row.strip() for row in head.decode(errors="replace").splitlines())
     return next((row for row in rows if row and not row.startswith(("From ", "---", "#", "Index:", "==="))), "")
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

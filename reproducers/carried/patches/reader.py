@@ -127,19 +127,18 @@ class _Reader:
                     self.at += 1
             if before < 0 or after < 0:
                 raise self.fault(f"hunk {number} has another number of lines than its header says", at=head)
-            self._say_of_rows(head, number, rows)
-            yield Hunk(number, head + 1, old, new, tuple(rows))
+            hunk = Hunk(number, head + 1, old, new, tuple(rows))
+            self._say_of_rows(head, hunk)
+            yield hunk
 
-    def _say_of_rows(self, head: int, number: int, rows: list[tuple[str, bytes]]) -> None:
-        if not any(sign == " " for sign, _ in rows) and all(any(s == one for s, _ in rows) for one in "+-"):
-            self.remark(f"hunk {number} has no context: git apply asks for --unidiff-zero", head)
-        for found, what in (
-            (next((text for _, text in rows if text.endswith(b"\r\n")), None), "lines that end in CR LF"),
-            (next((text for _, text in rows if not _is_utf8(text)), None), "text that is no UTF-8, kept as it is"),
-        ):
-            if found is not None:
-                self.remark(f"hunk {number} has {what}", head)
-        for row, (sign, text) in enumerate(rows):
+    def _say_of_rows(self, head: int, hunk: Hunk) -> None:
+        if hunk.old > 1 and not any(sign == " " for sign, _ in hunk.rows):
+            self.remark(f"hunk {hunk.number} has no context: git apply asks for --unidiff-zero", head)
+        if any(text.endswith(b"\r\n") for _, text in hunk.rows):
+            self.remark(f"hunk {hunk.number} has lines that end in CR LF", head)
+        if not all(is_utf8(text) for _, text in hunk.rows):
+            self.remark(f"hunk {hunk.number} has text that is no UTF-8, kept as it is", head)
+        for row, (sign, text) in enumerate(hunk.rows):
             if sign == "+" and (word := TEMPLATE.search(text)):
                 self.remark(
                     f"a template, {word[0].decode()}, that a build fills in: judged as it stands", head + 1 + row
@@ -211,7 +210,8 @@ def _stripped(name: bytes, strip: int) -> str:
     return "/".join(name.decode(errors="surrogateescape").split("/")[strip:])
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
+    """Whether bytes are UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
