@@ -81,5 +81,5 @@ def _explained(entries: list[Carried], rows: list[Row], tree: Tree | None, clone
     stated = entries[0].base
     name = trees.base_name(stated, clone)
     base = trees.commit(clone, name) if clone else None
-    of_last = [row for row in rows if row.tree == tree.label]
-    return [queues.explained(row, entries, tree, clone, base) for row in of_last]
+    of_last = zip([row for row in rows if row.tree == tree.label], entries, strict=True)
+    return [queues.explained(row, entry.diff.files, tree, clone, base) for row, entry in of_last]

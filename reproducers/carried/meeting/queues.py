@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -75,11 +75,10 @@ def _packaged(path: str, tree: Tree) -> bool:
     return path.endswith(".py") and any(name.startswith(f"{folder}/") for name in tree.names)
 
 
-def explained(row: Row, entries: list[Carried], tree: Tree, clone: Path | None, base: str | None) -> Row:
-    """The row with what a clone's history says of each conflict; without one, files of a name that is gone."""
-    entry = next(one for one in entries if one.id == row.entry)
+def explained(row: Row, diffs: Sequence[FileDiff], tree: Tree, clone: Path | None, base: str | None) -> Row:
+    """The row of these files with what a clone's history says of each conflict; without one, where a name is now."""
     files = []
-    for met, file in zip(row.files, entry.diff.files, strict=True):
+    for met, file in zip(row.files, diffs, strict=True):
         if met.word == GONE:
             met = met._replace(why=f"{met.why}{_went(file, tree, clone, base)}")
         elif met.word == CONFLICTS and clone and base and tree.sha and file.source:

@@ -115,13 +115,13 @@ def test_each_commit_where_a_word_changes(queue, clone):
 def test_history_names_what_is_in_the_way(tmp_path, queue, clone, carried):
     base, there = sha(clone, "main~4"), sha(clone, "main~3")
     at = tree(edited(("result = 0.0", "result = 0")), sha=there)
-    row = queues.explained(queues.meet(queue, at)[0], queue, at, clone, base)
+    row = queues.explained(queues.meet(queue, at)[0], queue[0].diff.files, at, clone, base)
     assert "no float" in row.files[0].hunks[0].by and there.startswith(row.files[0].hunks[0].by.split()[0])
     moved = carried(diff(tmp_path, {"toyup/old_name.py": "x = 1\n" * 9}, {"toyup/old_name.py": "x = 2\n" * 9}))
     at = tree({"toyup/new_name.py": "", "other/old_name.py": ""}, sha=sha(clone, "main"))
     (row,) = queues.meet([moved], at)
-    assert "moved it to toyup/new_name.py" in queues.explained(row, [moved], at, clone, base).files[0].why
-    assert "other/old_name.py" in queues.explained(row, [moved], at, None, None).files[0].why
+    assert "moved it to toyup/new_name.py" in queues.explained(row, moved.diff.files, at, clone, base).files[0].why
+    assert "other/old_name.py" in queues.explained(row, moved.diff.files, at, None, None).files[0].why
 
 
 def test_patches_of_two_fixes_of_one_file(tmp_path, carried):
