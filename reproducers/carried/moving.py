@@ -46,7 +46,7 @@ def move(entries: list[Carried], base: Tree, target: Tree, renamed: Mapping[str,
     for entry in entries:
         start, verbatim, left = dict(new), list[FileDiff](), list[Left]()
         for file in entry.diff.files:
-            was, now = _reader(base, old), _reader(target, new)
+            was, now = base.over(old), target.over(new)
             there = _at(file, renamed, now)
             changes, conflict = _file(file, there, was, now)
             if conflict:
@@ -56,14 +56,10 @@ def move(entries: list[Carried], base: Tree, target: Tree, renamed: Mapping[str,
             new |= changes
             old |= judging.meet(file, was)[1]
         touched = sorted({*new} - {path for path in new if path in start and start[path] == new[path]})
-        read = _reader(target, start)
+        read = target.over(start)
         before = {path: read(path) for path in touched}
         moved.append(Moved(entry, before, {path: new[path] for path in touched}, verbatim, left))
     return moved
-
-
-def _reader(tree: Tree, over: Changes) -> Read:
-    return lambda path: over[path] if path in over else tree.files.get(path)
 
 
 def _at(file: FileDiff, renamed: Mapping[str, str], now: Read) -> FileDiff:

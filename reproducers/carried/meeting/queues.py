@@ -62,7 +62,7 @@ def word_of(files: Iterable[FileMet]) -> str:
 
 
 def _met(file: FileDiff, tree: Tree, over: Changes) -> tuple[FileMet, Changes]:
-    met, changes = judging.meet(file, lambda path: over[path] if path in over else tree.files.get(path))
+    met, changes = judging.meet(file, tree.over(over))
     if tree.wheel and (met.word == GONE or file.source is None) and not _packaged(file.path, tree):
         why = "it is in no wheel: --upstream CLONE judges it"
         return FileMet(file.path, NOT_THERE, [], why), {}

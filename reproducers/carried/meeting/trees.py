@@ -10,6 +10,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import LARGEST
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.importing import found, is_release
+from reproducers.carried.meeting.judging import Changes, Read
 from reproducers.studies.versions import applying
 from reproducers.upstream import index
 from reproducers.upstream.git import git_bytes
@@ -30,6 +31,10 @@ class Tree:
     wheel: bool = False
     sha: str | None = None
     said: str = ""
+
+    def over(self, changes: Changes) -> Read:
+        """Reads the tree with these changes upon it."""
+        return lambda path: changes[path] if path in changes else self.files.get(path)
 
 
 def wanted(entries: Iterable[Carried]) -> set[str]:
