@@ -125,3 +125,10 @@ def test_a_queue_in_a_clone(queue, tmp_path):
         told(queue, "--at", "f" * 40)
     with pytest.raises(PatchlaneError):
         told(queue, "pack07")
+
+
+def test_a_release_that_a_queue_cannot_have(queue, tmp_path):
+    (tmp_path / "index/toyup-1.4-py3-none-any.whl").write_bytes(b"another")
+    found, said = told(queue, "--newest", "2")
+    assert words(found["rows"])["02_2", "1.4"] == "cannot test" and words(found["rows"])["02_2", "1.10"] == "already in"
+    assert "toyup-1.4" in said

@@ -423,3 +423,14 @@ def test_a_carried_queue_moves_whole(tmp_path, clone):
     for wrong in (args[:1], [args[0], "pack07", *args[1:]], ["pack07", *args[1:]]):
         with pytest.raises(PatchlaneError):
             CliRunner().invoke(command.app, wrong, catch_exceptions=False)
+
+
+def test_a_file_that_upstream_renamed(tmp_path, clone):
+    (clone / "toyup/core.py").rename(clone / "toyup/sums.py")
+    for words in (["add", "-A"], ["commit", "-qm", "a better name"], ["tag", "v1.2"]):
+        toys.git(*words, cwd=clone)
+    args = [carried(tmp_path, clone, TOTAL, FIRST), "--onto", "v1.2", "--upstream", str(clone)]
+    done = CliRunner().invoke(command.app, [*args, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 1 and "toyup/sums.py" in done.stdout
+    assert "+++ b/toyup/sums.py" in (tmp_path / "out/q-v1.2/0001-ours.patch").read_text()
+    assert (tmp_path / "out/q-v1.2-left/0001-ours.patch").is_file()

@@ -18,9 +18,11 @@ from reproducers.upstream import merging
 
 
 class Left(NamedTuple):
-    """What of a file could not be moved: how its hunks met the new tree, and the bytes of the patch that are left."""
+    """What of a file could not be moved: how its hunks met the new tree, the file by its path there, and the bytes of
+    the patch that are left."""
 
     met: FileMet
+    file: FileDiff
     raw: bytes
 
 
@@ -77,7 +79,7 @@ def _file(file: FileDiff, there: FileDiff, was: Read, now: Read) -> tuple[Change
     if current is None or there.source != there.target or not there.hunks:
         if met.word in (*FITS, IN):
             return {path: data for path, data in changes.items() if now(path) != data}, None
-        return {}, Left(met, there.raw)
+        return {}, Left(met, there, there.raw)
     common = was(str(file.source))
     theirs, known = judging.meet(file, was)
     if common is not None and theirs.word in FITS:
@@ -89,7 +91,7 @@ def _file(file: FileDiff, there: FileDiff, was: Read, now: Read) -> tuple[Change
         one = _hunk(hunk, text, common)
         hunks += [hunk] if one is None else []
         text = text if one is None else one
-    left = Left(_of(met, hunks, text), _raw(there, hunks)) if hunks else None
+    left = Left(_of(met, hunks, text), there, _raw(there, hunks)) if hunks else None
     return ({there.path: text} if text != current else {}), left
 
 

@@ -51,7 +51,7 @@ def onto(entries: list[Carried], name: str, asked: Asked, folder: Path, out: Con
         write(rest, left)
         out.print(escape(f"{rest}  what is left for a person"), style="yellow")
     for one in moved:
-        _tell(one, entries, target, base, clone, out)
+        _tell(one, target, base, clone, out)
     return bool(left)
 
 
@@ -66,16 +66,15 @@ def _renamed(entries: list[Carried], base: Tree, target: Tree, clone: Path | Non
     return {path: new for path, new in found.items() if new in target.names}
 
 
-def _tell(one: Moved, entries: list[Carried], target: Tree, base: Tree, clone: Path | None, out: Console) -> None:
-    names = [*one.after, *(file.path for file in one.verbatim)]
-    done = f"{count(len(names), 'file')} moved" if names else "nothing is left to move"
-    if not names and not one.left:
-        done = "it is in upstream: left out"
-    out.print(escape(f"{one.entry.id}: {done}"))
+def _tell(one: Moved, target: Tree, base: Tree, clone: Path | None, out: Console) -> None:
+    whole = sum(len(file.hunks) for file in one.entry.diff.files)
+    left = sum(len(rest.met.hunks or rest.file.hunks) for rest in one.left)
+    said = f"{whole - left} of {count(whole, 'hunk')} hold there" + (f", {left} left" if left else "")
+    if not (one.after or one.verbatim or one.left):
+        said = "all of it is in upstream: left out"
+    out.print(escape(f"{one.entry.id}: {said}"))
     if one.left:
-        row = Row(
-            one.entry.id, target.label, queues.word_of(rest.met for rest in one.left), [rest.met for rest in one.left]
-        )
-        paths = {rest.met.path for rest in one.left}
-        files = [file for file in one.entry.diff.files if file.path in paths]
+        met = [rest.met for rest in one.left]
+        row = Row(one.entry.id, target.label, queues.word_of(met), met)
+        files = [rest.file for rest in one.left]
         telling.details(one.entry, queues.explained(row, files, target, clone, base.sha), out)

@@ -12,10 +12,9 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.wording import short
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting import history, queues, telling, trees
-from reproducers.carried.meeting.judging import CANNOT
 from reproducers.carried.meeting.queues import Row
 from reproducers.carried.meeting.trees import Tree
-from reproducers.studies.versions import releases
+from reproducers.studies.versions import applying, releases
 from reproducers.studies.versions.applying import Asked
 
 
@@ -46,7 +45,7 @@ def told(entries: list[Carried], wanted: Trees, asked: Asked, out: Console) -> l
                 last = trees.tree(entries[0].upstream, name, paths, asked.clone, asked)
             except PatchlaneError as error:
                 why.append(f"{short(name)}: {error.what}" + (f"; {error.remedy}" if error.remedy else ""))
-                rows += [Row(entry.id, name, CANNOT, [], why=error.what) for entry in entries]
+                rows += [Row(entry.id, name, applying.CANNOT, [], why=error.what) for entry in entries]
                 continue
             rows += queues.meet(entries, last)
         if len(why) >= max(len(names) - 1, 1):  # the base alone is no answer

@@ -21,10 +21,11 @@ from reproducers.carried.meeting.judging import (
     HunkMet,
 )
 from reproducers.carried.meeting.queues import FAILS, Row, plain
+from reproducers.studies.versions import applying
 
 COLOURS = {
     **{APPLIES: "green", OFFSET: "green", IN: "cyan", PARTLY: "cyan"},
-    **{CONFLICTS: "red", GONE: "red", NOT_THERE: "yellow", CANNOT: "yellow"},
+    **{CONFLICTS: "red", GONE: "red", NOT_THERE: "yellow", CANNOT: "yellow", applying.CANNOT: "yellow"},
 }
 
 
