@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from reproducers.base.errors import PatchlaneError
 
@@ -41,6 +40,7 @@ def main(
     """Exit 2 and write nothing where a patch is refused; what is no patch is named."""
     from reproducers.base import cli
     from reproducers.carried import entry, importing
+    from reproducers.carried.meeting import telling
     from reproducers.carried.patches import mails
 
     if not upstream or not base:
@@ -63,13 +63,15 @@ def main(
     out = cli.console(stderr=as_json, highlight=False, soft_wrap=True)
     for one in made:
         out.print(
-            escape(f"{one.folder}  {len(one.diff.files)} of {subject.upstream.repo} at {one.base}: {one.subject}")
+            telling.plain_text(
+                f"{one.folder}  {len(one.diff.files)} of {subject.upstream.repo} at {one.base}: {one.subject}"
+            )
         )
         for remark in one.remarks:
-            out.print(escape(f"  {one.patch.name}:{remark.line}: {remark.what}"), style="yellow")
+            out.print(telling.plain_text(f"  {one.patch.name}:{remark.line}: {remark.what}"), style="yellow")
     for text in [*lacking, *left_out]:
-        out.print(escape(f"left out: {text}"), style="yellow")
-    out.print(escape(f"next: python -m reproducers.applies {made[0].folder.parent}"))
+        out.print(telling.plain_text(f"left out: {text}"), style="yellow")
+    out.print(telling.plain_text(f"next: python -m reproducers.applies {made[0].folder.parent}"))
     if as_json:
         rows = [
             {**json.loads(one.model_dump_json()), "folder": str(one.folder), "remarks": one.remarks} for one in made

@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.wording import printable
 from reproducers.carried.entry import Base, Carried, Upstream, slug
 from reproducers.carried.patches import mails
 from reproducers.carried.patches.reader import parse
@@ -109,8 +110,8 @@ def entries(
                 subject=said.subject,
                 author=said.author,
                 upstream_status=said.status,
-                source=part.name,
-                part=part.part,
+                source=printable(part.name),
+                part=printable(part.part) if part.part else None,
                 strip=part.strip,
                 folder=Path(f"{number:02d}_{slug(words)}"),
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.wording import count, short
@@ -44,12 +43,14 @@ def onto(entries: list[Carried], name: str, asked: Asked, folder: Path, out: Con
     place = folder / f"{entries[0].folder.parent.name}-{short(target.label).replace('/', '_').replace(' ', '-')}"
     write(place, files)
     out.print(
-        escape(f"{place}  {count(len(files) - 1, 'patch').replace('patchs', 'patches')} for {short(target.label)}")
+        telling.plain_text(
+            f"{place}  {count(len(files) - 1, 'patch').replace('patchs', 'patches')} for {short(target.label)}"
+        )
     )
     if left:
         rest = place.with_name(f"{place.name}-left")
         write(rest, left)
-        out.print(escape(f"{rest}  what is left for a person"), style="yellow")
+        out.print(telling.plain_text(f"{rest}  what is left for a person"), style="yellow")
     for one in moved:
         _tell(one, target, base, clone, out)
     return bool(left)
@@ -72,7 +73,7 @@ def _tell(one: Moved, target: Tree, base: Tree, clone: Path | None, out: Console
     said = f"{whole - left} of {count(whole, 'hunk')} hold there" + (f", {left} left" if left else "")
     if not (one.after or one.verbatim or one.left):
         said = "all of it is in upstream: left out"
-    out.print(escape(f"{one.entry.id}: {said}"))
+    out.print(telling.plain_text(f"{one.entry.id}: {said}"))
     if one.left:
         met = [rest.met for rest in one.left]
         row = Row(one.entry.id, target.label, queues.word_of(met), met)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.wording import short
@@ -55,7 +54,7 @@ def told(entries: list[Carried], wanted: Trees, asked: Asked, out: Console) -> l
     for row, entry in zip(said, entries, strict=True):
         telling.details(entry, row, out)
     for text in [*([short(f"{last.label}: {last.said}")] if last and last.said else []), *why]:
-        out.print(escape(text), style="yellow")
+        out.print(telling.plain_text(text), style="yellow")
     return telling.as_json([*rows[: -len(said)], *said])
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.wording import count, short
+from reproducers.base.wording import count, printable, short
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting.judging import (
     APPLIES,
@@ -29,6 +29,11 @@ COLOURS = {
 }
 
 
+def plain_text(text: str) -> str:
+    """Others' text as a terminal may show it."""
+    return escape(printable(text))
+
+
 def table(entries: list[Carried], rows: list[Row], out: Console) -> None:
     """One line a patch, one column a tree."""
     first = entries[0]
@@ -40,7 +45,7 @@ def table(entries: list[Carried], rows: list[Row], out: Console) -> None:
     for entry in entries:
         met = {row.tree: row for row in rows if row.entry == entry.id}
         cells = [cell(met[column]) if column in met else "" for column in columns]
-        shown.add_row(escape(entry.id), str(len(entry.diff.files)), *cells)
+        shown.add_row(plain_text(entry.id), str(len(entry.diff.files)), *cells)
     out.print(shown, "", sep="\n")
 
 
@@ -57,16 +62,16 @@ def cell(row: Row) -> str:
 
 def step(title: str, before: list[Row], rows: list[Row], out: Console) -> None:
     """A commit, and of each patch what is another than at the commit before; all of it at the first."""
-    out.print(escape(title))
+    out.print(plain_text(title))
     known = {(row.entry, file.path): file.word for row in before for file in row.files}
     for row in rows:
         if not before:
-            out.print(f"  {escape(row.entry)}  {cell(row)}")
+            out.print(f"  {plain_text(row.entry)}  {cell(row)}")
         for file in row.files:
             was, word = plain(known.get((row.entry, file.path), file.word)), plain(file.word)
             if was != word:
                 words = f"{was} -> [{COLOURS[word]}]{word}[/]"
-                out.print(f"  {escape(row.entry)}  {escape(file.path)}: {words}")
+                out.print(f"  {plain_text(row.entry)}  {plain_text(file.path)}: {words}")
 
 
 def details(entry: Carried, row: Row, out: Console) -> None:
@@ -74,14 +79,14 @@ def details(entry: Carried, row: Row, out: Console) -> None:
     alone = {file.path: file.word for file in row.alone_files}
     told = [file for file in row.files if file.word != APPLIES or file.path in alone]
     if row.why or told:
-        out.print(f"{escape(entry.id)} on {short(row.tree)}: {escape(row.why or row.word)}")
+        out.print(f"{plain_text(entry.id)} on {short(row.tree)}: {plain_text(row.why or row.word)}")
     for file in told:
         beside = f" (alone: {alone[file.path]})" if file.path in alone else ""
         why = f": {file.why}" if file.why else ""
-        out.print(f"  [{COLOURS[file.word]}]{file.word}[/]  {escape(file.path + beside + why)}")
+        out.print(f"  [{COLOURS[file.word]}]{file.word}[/]  {plain_text(file.path + beside + why)}")
         for hunk in file.hunks if file.word != IN else []:
             for text in _of_hunk(hunk):
-                out.print(f"      {escape(text)}")
+                out.print(f"      {plain_text(text)}")
 
 
 def _of_hunk(hunk: HunkMet) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from email import message_from_bytes
-from email.errors import HeaderParseError
+from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import bytes_of, within
+from reproducers.base.wording import printable
 from reproducers.carried.patches.diffs import Diff, Remark
 from reproducers.carried.patches.reader import is_utf8, parse
 from reproducers.upstream.git import git, git_bytes
@@ -101,7 +102,7 @@ def said(one: Given, diff: Diff) -> Said:
     mail = message_from_bytes(head)
     status = re.search(rb"^Upstream-Status: *(.*?)\r?$", head, re.M)
     subject = TAG.sub("", _decoded(mail, "Subject")) or _decoded(mail, "Description") or _first(head)
-    text = status[1].decode(errors="replace").strip() if status else ""
+    text = printable(status[1].decode(errors="replace").strip()) if status else ""
     return Said(subject or Path(one.part or one.name).stem, _decoded(mail, "From") or _decoded(mail, "Author"), text)
 
 
@@ -168,9 +169,9 @@ def _decoded(mail: Message, name: str) -> str:
     value = next((str(value) for key, value in mail.raw_items() if key.lower() == name.lower()), "")
     try:
         text = str(make_header(decode_header(value))) if "=?" in value else _plain(value)
-    except (HeaderParseError, LookupError, UnicodeError):
+    except (MessageError, LookupError, ValueError):
         text = _plain(value)
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _plain(value: str) -> str:
@@ -180,4 +181,6 @@ def _plain(value: str) -> str:
 
 def _first(head: bytes) -> str:
     rows: Iterator[str] = (row.strip() for row in head.decode(errors="replace").splitlines())
-    return next((row for row in rows if row and not row.startswith(("From ", "---", "#", "Index:", "==="))), "")
+    return next(
+        (printable(row) for row in rows if row and not row.startswith(("From ", "---", "#", "Index:", "==="))), ""
+    )

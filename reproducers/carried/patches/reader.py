@@ -145,11 +145,9 @@ class _Reader:
                 )
 
     def _paths(self, first: int, said: dict[str, str], names: list[bytes]) -> tuple[str | None, str | None]:
-        if not names and "rename from" in said:
-            pair = [said["rename from"], said["rename to"]]
-            return self._checked(pair[0], first), self._checked(pair[1], first)
-        if not names and "copy from" in said:
-            return self._checked(said["copy from"], first), self._checked(said["copy to"], first)
+        for word in ("rename", "copy"):
+            if not names and {f"{word} from", f"{word} to"} <= said.keys():
+                return self._checked(said[f"{word} from"], first), self._checked(said[f"{word} to"], first)
         if not names:
             both = self.rows[first][len(b"diff --git ") :].strip()
             half = re.fullmatch(rb'"?a/(.+?)"? "?b/\1"?', both) or re.fullmatch(rb"(.+) \1", both)
@@ -170,9 +168,9 @@ class _Reader:
     def _say(self, first: int, said: dict[str, str], modes: list[str], pair: tuple[str | None, str | None]) -> None:
         if LINKS & set(modes):
             self.remark("a link or a submodule: what it points to is no text to judge", first)
-        elif "old mode" in said:
+        elif {"old mode", "new mode"} <= said.keys():
             self.remark(f"changes the mode of {pair[1]}, {said['old mode']} to {said['new mode']}", first)
-        if "rename from" in said:
+        if {"rename from", "rename to"} <= said.keys():
             self.remark(f"renames {pair[0]} to {pair[1]}", first)
 
 

@@ -52,13 +52,18 @@ def test_a_mail_says_whose_it_is():
 
 @pytest.mark.parametrize(
     ("header", "name"),
-    [(b"=?utf-8?q?Zo=C3=AB?= <z@x.org>", "Zoë <z@x.org>"), ("Zoë".encode("latin-1"), "Zoë"), ("Zoë".encode(), "Zoë")],
+    [
+        (b"=?utf-8?q?Zo=C3=AB?= <z@x.org>", "Zoë <z@x.org>"),
+        ("Zoë".encode("latin-1"), "Zoë"),
+        ("Zoë".encode(), "Zoë"),
+        (b"=?\x9ax?q?Z?=\x1b[2J", "=?\N{REPLACEMENT CHARACTER}x?q?Z?=\N{SYMBOL FOR ESCAPE}[2J"),
+    ],
 )
 def test_names_in_any_encoding(header, name):
     one = Given("p", MAIL.replace(b"Ann <ann@example.org>", header))
     assert read(one).author == name
     told = mails.remarks(one, parse(one.data, "p"))
-    assert bool(told) == (b"\xeb" in header)
+    assert bool(told) == (b"\xeb" in header or b"\x9a" in header)
 
 
 def test_a_mailbox_is_its_mails(tmp_path):

@@ -106,6 +106,7 @@ def test_an_added_decorator_is_no_template():
         (PLAIN.replace(b"1,2 @@", b"1,3 @@"), "p:3:"),
         (PLAIN.replace(b" one", b"?one"), "p:3:"),
         (b"diff --git a/x b/y\n", "p:1:"),
+        (b"diff --git a/x b/y\nrename from x\nold mode 100644\n", "p:1:"),
         (b"*** a/x\n--- b/x\n***************\n*** 1 ****\n", "p:1:"),
     ],
 )
