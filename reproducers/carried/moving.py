@@ -1,4 +1,4 @@
-"""A queue moved onto a new base: three-way by the files of its old base, hunk by hunk where the whole overlaps.
+"""A queue moved onto a new base, hunk by hunk: three-way by the files of its old base.
 
 What cannot be moved is named by file and hunk and kept as it was given; the originals are never touched.
 """
@@ -81,11 +81,6 @@ def _file(file: FileDiff, there: FileDiff, was: Read, now: Read) -> tuple[Change
             return {path: data for path, data in changes.items() if now(path) != data}, None
         return {}, Left(met, there, there.raw)
     common = was(str(file.source))
-    theirs, known = judging.meet(file, was)
-    if common is not None and theirs.word in FITS:
-        merged = merging.merge_file(current, common, known[file.path] or b"")
-        if merged is not None:
-            return ({there.path: merged} if merged != current else {}), None
     text, hunks = current, list[Hunk]()
     for hunk in there.hunks:
         one = _hunk(hunk, text, common)
@@ -98,7 +93,7 @@ def _file(file: FileDiff, there: FileDiff, was: Read, now: Read) -> tuple[Change
 def _hunk(hunk: Hunk, text: bytes, common: bytes | None) -> bytes | None:
     """A text with the hunk in it, the text itself where it is in; None where it conflicts."""
     if common is not None:
-        alone, theirs = judging.hunks_on(common, [hunk])
+        alone, theirs = judging.hunks_on(common, [replace(hunk, new=hunk.old)])  # the others are not there
         merged = merging.merge_file(text, common, theirs) if alone[0].word in FITS else None
         if merged is not None:
             return merged

@@ -80,3 +80,11 @@ def test_files_that_went_or_came(carried):
     assert set(one.after) == {"a.py"} and one.left[0].met.path == "new.py"
     (one,) = moved([entry], {**old, "new.py": "x\n"}, old)
     assert set(one.after) == {"a.py"} and not one.left
+
+
+def test_lines_that_come_again_are_told_apart_by_their_place(carried):
+    """Of equal lines a hunk changes that which it changed at its base, wherever the new base has it."""
+    old = {"f.py": "start\n" * 4 + "same\n" * 30, "g.py": "x\n"}
+    new = {**old, "f.py": "start\n" * 3 + "more\n" * 9 + "start\n" + "same\n" * 14 + "other\n" + "same\n" * 16}
+    (one,) = moved([carried(old, new)], {**old, "f.py": "above\n" * 5 + old["f.py"]}, old)
+    assert one.after["f.py"].decode() == "above\n" * 5 + new["f.py"] and not one.left

@@ -83,6 +83,24 @@ def test_the_worst_word_of_parts():
     assert judging.worst([IN, PARTLY, GONE]) == GONE
 
 
+@pytest.mark.parametrize(
+    ("tree", "word"),
+    [("a\nb\nc\n", APPLIES), ("top\na\nb\nc\n", CONFLICTS), ("a\nb\nc\nbelow\n", CONFLICTS)],
+)
+def test_a_hunk_at_an_end_of_the_file_stays_there(tmp_path, tree, word):
+    """As git has it: without context above or below it is of the file's begin or end."""
+    patch = "--- a/f.txt\n+++ b/f.txt\n@@ -1,3 +1,3 @@\n a\n b\n-c\n+C\n"
+    assert met(patch, {"f.txt": tree})[0]["f.txt"].word == word
+    place = write_tree(tmp_path / "tree", {"f.txt": tree, "p.patch": patch})
+    assert _fails("apply", "--check", "p.patch", cwd=place) == (word == CONFLICTS)
+
+
+def test_a_hunk_is_not_found_in_what_an_earlier_one_brought():
+    patch = "--- a/f\n+++ b/f\n@@ -1,2 +1,3 @@\n a\n+z\n b\n@@ -8,2 +9,2 @@\n z\n-b\n+c\n"
+    one = met(patch, {"f": "a\nb\n"})[0]["f"]
+    assert [hunk.word for hunk in one.hunks] == [APPLIES, CONFLICTS]
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_git_agrees(tmp_path, seed):
     """Of a patch between two versions of a file, on a third: git takes it where all hunks apply, with the same text."""
