@@ -132,6 +132,7 @@ PLACES = {
 }
 # Names that a test elsewhere tries, for they lie in what other programs write.
 ELSEWHERE = {
+    "reproducers.carried.writing": "tests/carried/patches/test_reader.py",
     "reproducers.upstream.archive": "tests/upstream/test_archive.py",
     "reproducers.upstream.git": "tests/upstream/test_git.py",
     "reproducers.studies.suites.suite": "tests/studies/suites/test_suite.py",

@@ -55,7 +55,8 @@ def told(entries: list[Carried], wanted: Trees, asked: Asked, out: Console) -> l
         telling.details(entry, row, out)
     for text in [*([short(f"{last.label}: {last.said}")] if last and last.said else []), *why]:
         out.print(telling.plain_text(text), style="yellow")
-    return telling.as_json([*rows[: -len(said)], *said])
+    better = {(row.entry, row.tree): row for row in said}
+    return telling.as_json([better.get((row.entry, row.tree), row) for row in rows])
 
 
 def _names(entries: list[Carried], wanted: Trees, clone: Path | None) -> list[str]:

@@ -59,11 +59,7 @@ class _Reader:
             elif HEADER.match(row):
                 raise self.fault("a hunk of no file: the lines --- and +++ are missing above it")
             else:
-                if (
-                    row.startswith((b"*** ", b"Index: "))
-                    and HEADER.match(self.row(3)) is None
-                    and b"****" in self.row(2)
-                ):
+                if row.startswith(b"*** ") and self.row(1).startswith(b"--- ") and self.row(2).startswith(b"***"):
                     raise self.fault("a context diff, which git does not read", "diff -u")
                 self.at += 1
 
