@@ -16,6 +16,8 @@ from model.reports import kept
 from model.saved import reading
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.files import KEY, within
+from reproducers.carried import entry
+from reproducers.carried.patches import mails, reader
 from reproducers.desk.page.publish import publish
 from reproducers.desk.page.training import training_runs
 from reproducers.evidence import heads
@@ -76,6 +78,10 @@ def patched(name, root):
     patching.files(root / "fix.patch")
 
 
+def quilted(name, root):
+    mails.files([write_tree(root / "quilt", {"series": name + "\n"})])
+
+
 def filled(root, **fields):
     install.fill_store(index(**fields), root)
 
@@ -89,6 +95,11 @@ PLACES = {
         "a file's object": lambda name, root: install.build(tree(files=[["a", False, name]]), root, root / "t"),
         "a link of a tree": lambda name, root: install.build(tree(links={name: "a"}), root, root / "t"),
     },
+    "reproducers.carried.patches.reader": {
+        "a patch's file": lambda name, root: reader.parse(f"--- {name}\n+++ {name}\n@@ -0,0 +1 @@\n+x\n".encode(), "x"),
+    },
+    "reproducers.carried.patches.mails": {"a patch of a series": quilted},
+    "reproducers.carried.entry": {"a queue": lambda name, root: entry.write(root, name, [])},
     "reproducers.upstream.store": {
         "a tree's key": lambda name, root: Store(root).tree("trees", name, pins.Origin(kind="made"), lambda _: None),
         "an artefact's file": lambda name, root: Store(root, offline=True).artifact("toy", name, SHA),
@@ -121,6 +132,7 @@ PLACES = {
 }
 # Names that a test elsewhere tries, for they lie in what other programs write.
 ELSEWHERE = {
+    "reproducers.carried.writing": "tests/carried/patches/test_reader.py",
     "reproducers.upstream.archive": "tests/upstream/test_archive.py",
     "reproducers.upstream.git": "tests/upstream/test_git.py",
     "reproducers.studies.suites.suite": "tests/studies/suites/test_suite.py",

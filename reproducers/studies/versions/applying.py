@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -152,21 +153,33 @@ def _on_tree(pack: Pack, at: str, label: str, asked: Asked) -> list[Met]:
 
 
 def _on_release(packs: list[Pack], release: str, files: dict[str, str], asked: Asked) -> list[Met]:
-    distribution, (filename, sha256) = packs[0].upstream.distribution, pins.choose(files)
+    with laid_out(packs[0].upstream.distribution, release, files, asked, _wanted(packs), _depth(packs)) as (tree, read):
+        return [meet(pack, release, tree, read) for pack in packs]
+
+
+@contextlib.contextmanager
+def laid_out(
+    distribution: str, release: str, files: dict[str, str], asked: Asked, wanted: partly.Wanted, depth: int
+) -> Iterator[tuple[Path, str]]:
+    """(a release's tree, or of a large wheel the files that are wanted, "" or what was read of it, in words).
+
+    Raises index.NoParts for a large file that can only be had whole, CannotTestHere for one that cannot be had.
+    """
+    filename, sha256 = pins.choose(files)
     here = asked.whole or asked.store.offline or asked.store.has(filename, sha256)
     size = 0 if here else index.size(distribution, filename)
     if size is not None and size <= LARGE:
-        tree = asked.store.release_tree(distribution, release, filename, sha256)
-        return [meet(pack, release, tree.path) for pack in packs]
+        yield asked.store.release_tree(distribution, release, filename, sha256).path, ""
+        return
     large = f"{filename} has {'an unknown size' if size is None else f'{size / 2**20:.1f} MiB'}"
     if not filename.endswith(".whl"):
         raise index.NoParts(f"{large}, and an sdist can only be read whole", "--download fetches it")
     with temporary() as scratch:
         try:
-            read = partly.of_wheel(distribution, filename, _wanted(packs), _depth(packs), Path(scratch))
+            read = partly.of_wheel(distribution, filename, wanted, depth, Path(scratch))
         except index.NoParts as error:
             raise index.NoParts(f"{large}, and the index serves it only whole", "--download fetches it") from error
-        return [meet(pack, release, Path(scratch), read) for pack in packs]
+        yield Path(scratch), read
 
 
 def _depth(packs: list[Pack]) -> int:
