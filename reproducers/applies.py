@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import load_named, load_packs
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

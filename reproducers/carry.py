@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

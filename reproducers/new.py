@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 FORMATTED = "reproducers/desk/rules/patch/formatters.py"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -36,7 +36,7 @@ def main(
     offline: Annotated[bool, typer.Option(help="do not ask the package index")] = False,
 ) -> None:
     """Write the files of a new pack."""
-    from reproducers.base.clock import today
+    from patchlane.base.clock import today
     from reproducers.desk.rules.patch.formatters import FORMATTERS
     from reproducers.desk.start import known
     from reproducers.desk.start.skeleton import PAGE, Wanted, create

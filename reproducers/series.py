@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches.series import listing, numbered_mails, planned, tried_on_tree, write
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -64,7 +64,7 @@ def main(
 
 def _moved(queue: str, onto: str, clone: Path | None, out: Path) -> int:
     """Move a carried queue; the exit code."""
-    from reproducers.base.verdicts import Exit
+    from patchlane.base.exits import Exit
     from reproducers.carried import entry, rebasing
     from reproducers.studies.versions.applying import Asked
     from reproducers.trial import screen

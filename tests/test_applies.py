@@ -8,8 +8,8 @@ import pytest
 from toy import FIRST, SOURCE, TOTAL, diff, edited, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers import applies
-from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.carried import entry, importing
 from reproducers.carried.patches import mails
 from reproducers.trial import experiment

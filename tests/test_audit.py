@@ -8,9 +8,9 @@ import sys
 
 import pytest
 from toy import edited
-from toy_environment import installed, known
+from toy_environment import installed, known_of
 
-from reproducers.record import fingerprint
+from patchlane.known.index import load, path_in
 from reproducers.record.schema import ROOT, load_named
 from reproducers.upstream import patching
 from reproducers.upstream.store import Store
@@ -66,7 +66,7 @@ def test_a_release_is_fixed_by_its_receipt_or_by_a_run(tmp_path):
     """0.8.5 has other code than 0.8.2: without a receipt of it only a run knows."""
     pytest.importorskip("torch")
     folder = release("liger-kernel 0.8.5")
-    measured = {tree.name for tree in fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs["pack09"].trees}
+    measured = {tree.name for tree in load(path_in()).packs["pack09"].trees}
     code, out, _ = audit("pack09", "--python", folder, "--json")
     assert (code, json.loads(out)["answers"][0]["state"]) == ((0, "fixed") if "0.8.5" in measured else (77, "unknown"))
     code, out, err = audit("pack09", "--python", folder, "--run", "--json")
@@ -86,8 +86,9 @@ def test_the_printed_patch_command_mends(tmp_path):
 @pytest.fixture
 def project(toy):
     """A copy of the engine whose only pack is the toy's, with fingerprints of the toy."""
-    root = toy.repository(toy.pack())
-    (root / "packs" / "fingerprints.json").write_text(known().text)
+    pack = toy.pack()
+    root = toy.repository(pack)
+    (root / "packs" / "fingerprints.json").write_text(known_of(pack).index.text)
     return root
 
 

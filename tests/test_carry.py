@@ -6,9 +6,9 @@ import pytest
 from toy import SOURCE, TOTAL, diff, edited, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import carry
 from reproducers.__main__ import VERBS
-from reproducers.base.errors import PatchlaneError
 from reproducers.carried import entry
 from reproducers.evidence import manifest
 from reproducers.record.schema import load_packs

@@ -11,9 +11,9 @@ import typer
 from toy import SOURCE, TOTAL, diff, edited
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers import new
 from reproducers.__main__ import VERBS
-from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.carried import entry, importing
 from reproducers.carried.patches import mails
 from reproducers.desk.patches import short_header

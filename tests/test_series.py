@@ -16,8 +16,8 @@ from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
 import reproducers.series as command
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256, record_bytes
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import file_sha256, record_bytes
 from reproducers.carried import entry, importing
 from reproducers.carried.patches import mails
 from reproducers.desk.patches import series, short_header

@@ -16,9 +16,9 @@ import pytest
 from made import arm, check, details
 from toy import REPRODUCER, THREAD, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import printable
 from reproducers.base.glossary import STATES
-from reproducers.base.wording import printable
 from reproducers.desk.attachment import export
 from reproducers.desk.page import charts, publish
 from reproducers.desk.page.markup import highlight, markdown, split_log

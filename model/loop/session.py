@@ -30,8 +30,8 @@ from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.patched.stacks import Stack
 from model.records import metrics
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
 logger = logging.getLogger("model.train")

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import KEY, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import KEY, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record import schema
 from reproducers.record.entry import Entry

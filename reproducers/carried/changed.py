@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from patchlane.known.functions import functions
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting import judging
 from reproducers.carried.meeting.judging import Changes, Read
 from reproducers.carried.meeting.trees import Tree
-from reproducers.studies.installed.functions import functions
 
 Code = dict[str, str | None]  # {"path:qualified name": digest, None where there is no such function}
 State = Literal["patched", "not patched", "unknown"]

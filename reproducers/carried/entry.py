@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import bytes_of, within
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import bytes_of, within
 from reproducers.carried.patches import mails
 from reproducers.carried.patches.diffs import Diff, Remark
 from reproducers.carried.patches.reader import parse

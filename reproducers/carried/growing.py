@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import temporary
 from reproducers.carried.entry import PATCH, Carried
 from reproducers.carried.patches.diffs import FileDiff
 from reproducers.desk.rules.patch.headers import YOCTO

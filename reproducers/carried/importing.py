@@ -9,8 +9,8 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.wording import printable
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import printable
 from reproducers.carried.entry import Base, Carried, Upstream, slug
 from reproducers.carried.patches import mails
 from reproducers.carried.patches.reader import parse

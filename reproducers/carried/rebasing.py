@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.wording import count, short
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.wording import count, short
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting import history, queues, telling, trees
 from reproducers.carried.meeting.judging import NOT_THERE

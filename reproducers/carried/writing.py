@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary, within
-from reproducers.base.wording import short
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import temporary, within
+from patchlane.base.wording import short
 from reproducers.carried.meeting.judging import Changes
 from reproducers.carried.meeting.trees import Tree
 from reproducers.carried.moving import Moved

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from patchlane.base.wording import printable, short
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.base.wording import printable, short
 from reproducers.evidence import shelf
 from reproducers.record import mutation
 from reproducers.record.entry import Entry, Manifest, Reach

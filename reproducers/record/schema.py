@@ -28,8 +28,8 @@ from pydantic import (
     model_validator,
 )
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray, bytes_of
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import astray, bytes_of
 from reproducers.record.origin import Origin
 
 DEEPEST = 200  # levels of YAML in each other; a pack has 6

@@ -3,7 +3,7 @@
 import pytest
 from toy import write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried import entry
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.patches.mails import Given

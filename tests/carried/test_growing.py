@@ -3,7 +3,7 @@
 import pytest
 from toy import SOURCE, TOTAL, diff, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.growing import theirs
 from reproducers.desk import unwritten

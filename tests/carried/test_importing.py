@@ -3,7 +3,7 @@
 import pytest
 from toy import SOURCE, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried import importing
 
 SHA = "1" * 40

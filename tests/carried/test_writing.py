@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried import moving, writing
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.meeting.trees import Tree

@@ -14,8 +14,8 @@ from model.data.stored import dataset
 from model.patched.stacks import Stack
 from model.reports import kept
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import KEY, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import KEY, within
 from reproducers.carried import entry
 from reproducers.carried.patches import mails, reader
 from reproducers.desk.page.publish import publish
@@ -157,12 +157,12 @@ def test_a_name_that_leads_out_is_refused(tmp_path, monkeypatch, place, act, nam
 def test_each_place_is_listed():
     """A module that makes paths of names must be tried here."""
     calling = set()
-    for path in (*(ROOT / "reproducers").rglob("*.py"), *(ROOT / "model").rglob("*.py")):
+    for path in (path for name in ("patchlane", "reproducers", "model") for path in (ROOT / name).rglob("*.py")):
         called = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
         if any(
             a.name in ("within", "astray")
             for node in called
-            if node.module == "reproducers.base.files"
+            if node.module == "patchlane.base.files"
             for a in node.names
         ):
             calling.add(".".join(path.relative_to(ROOT).with_suffix("").parts))

@@ -324,7 +324,8 @@ class Toy:
         """A copy of the engine with the toy's packs as its own, for what reads the repository's root."""
         root = self.root / "repo"
         # with its bytecode, which another worker may be writing
-        shutil.copytree(ROOT / "reproducers", root / "reproducers", ignore=shutil.ignore_patterns("*.pyc.*"))
+        for name in ("patchlane", "reproducers"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copytree(pack.folder.parent, root / "packs")
         return root
 

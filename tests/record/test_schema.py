@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from toy import PUBLISHED, RECORD, THREAD, write_tree
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record.schema import (
     load_each,
     load_named,

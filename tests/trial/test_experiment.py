@@ -4,7 +4,7 @@ import pytest
 from seeded import SEEDED
 from toy import CORE, DEAD, FIRST, HEAD, RECORD, SOURCE, SUM, TOTAL, body, diff, edited, git, listing, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
 from reproducers.studies.mutation import ablation

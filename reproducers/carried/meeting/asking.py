@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.wording import short
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.wording import short
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting import history, queues, telling, trees
 from reproducers.carried.meeting.queues import Row

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting import history, judging, trees
 from reproducers.carried.meeting.judging import CANNOT, CONFLICTS, GONE, NOT_THERE, Changes, FileMet

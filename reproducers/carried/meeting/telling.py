@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.wording import count, printable, short
+from patchlane.base.wording import count, printable, short
 from reproducers.carried.entry import Carried
 from reproducers.carried.meeting.judging import (
     APPLIES,

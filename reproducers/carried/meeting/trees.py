@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import LARGEST
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import LARGEST
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.importing import found, is_release
 from reproducers.carried.meeting.judging import Changes, Read

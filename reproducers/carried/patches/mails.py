@@ -14,9 +14,9 @@ from email.message import Message
 from pathlib import Path
 from typing import NamedTuple
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import bytes_of, within
-from reproducers.base.wording import printable
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import bytes_of, within
+from patchlane.base.wording import printable
 from reproducers.carried.patches.diffs import Diff, Remark
 from reproducers.carried.patches.reader import is_utf8, parse
 from reproducers.upstream.git import git, git_bytes

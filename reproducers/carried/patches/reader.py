@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import astray
 from reproducers.carried.patches.diffs import LINKS, Diff, FileDiff, Hunk, Remark
 
 HEADER = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")

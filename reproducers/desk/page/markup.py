@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from reproducers.base.wording import printable
+from patchlane.base.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

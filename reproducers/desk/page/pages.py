@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from patchlane.base.wording import printable, short
 from reproducers.base.glossary import STATES
 from reproducers.base.verdicts import HEALTHY, VERDICT_MEANING
-from reproducers.base.wording import printable, short
 from reproducers.desk.page import views
 from reproducers.desk.page.training import SHORT, TrainingRun, training_runs
 from reproducers.evidence.shelf import signature

@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import swap, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import swap, within
 
 MARKER = ".patchlane-site"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import bytes_of, parsed_json, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import bytes_of, parsed_json, within
 from reproducers.desk.page.charts import Curve, curve
 from reproducers.kept import xz
 

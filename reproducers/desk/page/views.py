@@ -11,9 +11,9 @@ from pathlib import Path
 from markupsafe import Markup
 from packaging.version import Version
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import short
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.base.wording import short
 from reproducers.desk.blockers import Blocker, blockers, fixes
 from reproducers.desk.page import markup
 from reproducers.desk.page.charts import Chart, charts

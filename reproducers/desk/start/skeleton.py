@@ -15,8 +15,8 @@ from string import Template
 import yaml
 from pydantic import ValidationError
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.start import known as known_of
 from reproducers.desk.start import releases
 from reproducers.record.schema import ROOT, Pack, Upstream, load_each, load_releases

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import temporary
-from reproducers.base.wording import short
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import temporary
+from patchlane.base.wording import short
+from patchlane.patches import landing
 from reproducers.desk.patches import trees
 from reproducers.evidence import shelf
 from reproducers.record.schema import Pack
@@ -90,8 +91,8 @@ def receipt_of(pack: Pack, tree: str) -> Answer | None:
 def _fit(tree: Path, patch: Path, strip: int) -> tuple[str, str]:
     """(how a patch meets a tree, what was said of it)."""
     exact = patching.classify(tree, patch, strip)
-    if exact.kind is ApplyClass.CONFLICT and not (landing := patching.land(tree, patch, strip)).refused:
-        return OFFSET, f"applies with an offset: {landing.said}"
+    if exact.kind is ApplyClass.CONFLICT and not (landed := landing.land(tree, patch, strip)).refused:
+        return OFFSET, f"applies with an offset: {landed.said}"
     return WORDS[exact.kind], exact.message
 
 
@@ -183,7 +184,7 @@ def laid_out(
 
 def _depth(packs: list[Pack]) -> int:
     """How many folders above the import path a tree in repository layout may have."""
-    return max(patching.depth(pack.upstream.source_root) - 1 for pack in packs)
+    return max(landing.depth(pack.upstream.source_root) - 1 for pack in packs)
 
 
 def _wanted(packs: list[Pack]) -> partly.Wanted:
@@ -194,7 +195,7 @@ def _wanted(packs: list[Pack]) -> partly.Wanted:
         for pack in packs:
             root = pack.upstream.source_root
             inside = root == "." or any(name.startswith(f"{root}/") for name in names)
-            strip = 1 if inside else patching.depth(root)
+            strip = 1 if inside else landing.depth(root)
             touched |= {name for path in patches(pack) for name in trees.touched(patching.files(path), strip)}
         return touched
 

@@ -3,7 +3,7 @@
 import pytest
 from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried.entry import Base, Carried, Upstream
 from reproducers.carried.meeting import queues
 from reproducers.carried.meeting.judging import APPLIES, CONFLICTS, GONE, IN, NOT_THERE, OFFSET

@@ -5,7 +5,7 @@ import base64
 import pytest
 from toy import SOURCE, TOTAL, edited, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried.patches import mails
 from reproducers.carried.patches.mails import Given
 from reproducers.carried.patches.reader import parse

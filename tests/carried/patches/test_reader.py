@@ -3,7 +3,7 @@
 import pytest
 from toy import SOURCE, TOTAL, diff, edited, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.carried.patches.reader import parse
 
 PLAIN = b"--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"

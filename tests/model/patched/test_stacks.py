@@ -6,7 +6,7 @@ import pytest
 
 from model.patched import lock_file, overlay, stacks
 from model.patched.stacks import FILE, Worth
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record import entry
 from reproducers.record.schema import RELEASES, ROOT, load_needs, load_packs
