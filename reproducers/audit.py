@@ -9,15 +9,11 @@ measures it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from patchlane.base.errors import PatchlaneError
-
-if TYPE_CHECKING:
-    from patchlane.judged.answers import Answer
-    from patchlane.present.environment import Environment
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -55,6 +51,7 @@ def main(
     run: Annotated[
         bool, typer.Option("--run", help="of the packs named, run the reproducer where the code is unknown")
     ] = False,
+    theirs: Annotated[str | None, typer.Option(metavar="QUEUE", help="say which carried patches are in, too")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the answers as JSON on stdout")] = False,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the answers as SARIF 2.1.0")] = None,
     write: Annotated[
@@ -85,14 +82,14 @@ def main(
         dry_run=dry_run,
         revert=revert,
     )
-    raise typer.Exit(answered(request, _measured if run else None))
+    if run:  # the engine is imported for this alone
+        from reproducers.studies.installed.measured import all_measured
+    code = answered(request, all_measured if run else None)
+    if theirs:
+        from reproducers.carried import entry, present
 
-
-def _measured(answers: list[Answer], seen: Environment) -> list[Answer]:
-    """The answers with those measured that a run can decide; the engine is imported for this alone."""
-    from reproducers.studies.installed.measured import all_measured
-
-    return all_measured(answers, seen)
+        typer.echo(present.said(entry.load(theirs), python), err=as_json)
+    raise typer.Exit(code)
 
 
 def _write() -> None:
