@@ -14,8 +14,10 @@ from model.data.stored import dataset
 from model.patched.stacks import Stack
 from model.reports import kept
 from model.saved import reading
+from patchlane.applied.transaction import change
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.files import KEY, within
+from patchlane.patches import state
 from reproducers.desk.page.publish import publish
 from reproducers.desk.page.training import training_runs
 from reproducers.evidence import heads
@@ -80,8 +82,15 @@ def filled(root, **fields):
     install.fill_store(index(**fields), root)
 
 
+def patched_files(name, root):
+    write_tree(root, {f"{state.FOLDER}/{state.NAME}": json.dumps({"schema_version": 1, "changes": {name: {}}})})
+    state.load(root)
+
+
 # {module: the places in it, each given a name and a folder}
 PLACES = {
+    "patchlane.patches.state": {"a changed file": patched_files},
+    "patchlane.applied.transaction": {"a changed file": lambda name, root: change(root, {name: b"x"}, ())},
     "reproducers.upstream.bundle.install": {
         "a tree's key": lambda name, root: filled(root, trees={name: tree()}),
         "the engine's key": lambda name, root: filled(root, engine=name),
