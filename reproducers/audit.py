@@ -42,9 +42,7 @@ def main(
     fail_on: Annotated[
         str | None, typer.Option(metavar="HARM,...", help="exit 1 for bugs of these harms only, such as crash")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs than packs/fingerprints.json")
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="put in all patches that fit, or none")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --apply: only say what would be done")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="take out what --apply put in")] = False,
@@ -66,7 +64,8 @@ def main(
         return _write()
     if run and not packs:
         raise PatchlaneError("--run: no pack named", "python -m reproducers.audit pack09 --run")
-    load_named([*(packs or []), *(ignore or [])])
+    if data is None:
+        load_named([*(packs or []), *(ignore or [])])
     request = Request(
         packs=tuple(packs or ()),
         python=python,
@@ -93,7 +92,7 @@ def main(
 
 
 def _write() -> None:
-    """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
+    """Write the index; say which trees could not be got, and so keep what the file said of them."""
     from patchlane.base.files import write_atomic
     from patchlane.known.index import SCHEMA, Index, load
     from reproducers.evidence.shelf import COMMITTED
