@@ -9,15 +9,11 @@ measures it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from patchlane.base.errors import PatchlaneError
-
-if TYPE_CHECKING:
-    from patchlane.judged.answers import Answer
-    from patchlane.present.environment import Environment
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -46,15 +42,14 @@ def main(
     fail_on: Annotated[
         str | None, typer.Option(metavar="HARM,...", help="exit 1 for bugs of these harms only, such as crash")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs than packs/fingerprints.json")
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="put in all patches that fit, or none")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --apply: only say what would be done")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="take out what --apply put in")] = False,
     run: Annotated[
         bool, typer.Option("--run", help="of the packs named, run the reproducer where the code is unknown")
     ] = False,
+    theirs: Annotated[str | None, typer.Option(metavar="QUEUE", help="say which carried patches are in, too")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the answers as JSON on stdout")] = False,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the answers as SARIF 2.1.0")] = None,
     write: Annotated[
@@ -69,7 +64,8 @@ def main(
         return _write()
     if run and not packs:
         raise PatchlaneError("--run: no pack named", "python -m reproducers.audit pack09 --run")
-    load_named([*(packs or []), *(ignore or [])])
+    if data is None:
+        load_named([*(packs or []), *(ignore or [])])
     request = Request(
         packs=tuple(packs or ()),
         python=python,
@@ -85,18 +81,18 @@ def main(
         dry_run=dry_run,
         revert=revert,
     )
-    raise typer.Exit(answered(request, _measured if run else None))
+    if run:  # the engine is imported for this alone
+        from reproducers.studies.installed.measured import all_measured
+    code = answered(request, all_measured if run else None)
+    if theirs:
+        from reproducers.carried import entry, present
 
-
-def _measured(answers: list[Answer], seen: Environment) -> list[Answer]:
-    """The answers with those measured that a run can decide; the engine is imported for this alone."""
-    from reproducers.studies.installed.measured import all_measured
-
-    return all_measured(answers, seen)
+        typer.echo(present.said(entry.load(theirs), python), err=as_json)
+    raise typer.Exit(code)
 
 
 def _write() -> None:
-    """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
+    """Write the index; say which trees could not be got, and so keep what the file said of them."""
     from patchlane.base.files import write_atomic
     from patchlane.known.index import SCHEMA, Index, load
     from reproducers.evidence.shelf import COMMITTED

@@ -3,7 +3,7 @@
 PATCH is a mail, a mailbox, a plain diff, or a folder with a quilt ``series``; ``--branch NAME --clone DIR`` takes the
 commits of a branch since the base. Each patch becomes a folder ``carried/QUEUE/NN_SLUG`` with a small record and the
 patch, byte for byte. An entry owes no reproducer, and is no pack: lint, manifest and audit do not count it as one.
-``applies``, ``series`` and ``new --from-carried`` take a queue by its folder.
+``applies``, ``series``, ``new --from-carried`` and ``audit --theirs`` take a queue by its folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from patchlane.base.errors import PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -38,10 +38,12 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="the entries as JSON on stdout")] = False,
 ) -> None:
     """Exit 2 and write nothing where a patch is refused; what is no patch is named."""
-    from reproducers.base import cli
-    from reproducers.carried import entry, importing
-    from reproducers.carried.meeting import telling
+    from reproducers.carried import changed, entry, importing
+    from reproducers.carried.meeting import telling, trees
     from reproducers.carried.patches import mails
+    from reproducers.studies.versions import applying
+    from reproducers.trial import screen
+    from reproducers.upstream.store import Store
 
     if not upstream or not base:
         raise PatchlaneError(
@@ -60,7 +62,12 @@ def main(
     taken, left_out = importing.entries(given, subject, origin, strip, by_file=split == "file")
     name = entry.slug(queue or branch or Path(given[0].name).stem) if queue is None else queue
     made = entry.write(into or entry.FOLDER, name, taken)
-    out = cli.console(stderr=as_json, highlight=False, soft_wrap=True)
+    out = screen.console(as_json)
+    try:
+        asked = applying.Asked(Store(progress=screen.Announcer(out)), clone)
+        made = changed.note(made, trees.base(made, trees.wanted(made), clone, asked))
+    except CannotTestHere as error:
+        lacking.append(f"the digests by which an audit finds the patches: {error.what}")
     for one in made:
         out.print(
             telling.plain_text(

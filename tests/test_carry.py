@@ -16,6 +16,12 @@ from reproducers.record.schema import load_packs
 GIVEN = ["--upstream", "toy/toyup", "--base", "1.0"]
 
 
+@pytest.fixture(autouse=True)
+def offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
+    monkeypatch.setenv("PATCHLANE_STORE", str(tmp_path / "store"))
+
+
 @pytest.fixture
 def patch(tmp_path):
     path = tmp_path / "ours.patch"
@@ -45,7 +51,8 @@ def test_by_file_and_what_is_no_patch(tmp_path, patch):
         ("a.py", True),
         ("toyup/core.py", True),
     ]
-    assert found["left_out"] and found["left_out"][0].startswith("0000-cover.patch:1:") and "0000-cover" in said
+    (digests, cover) = found["left_out"]
+    assert cover.startswith("0000-cover.patch:1:") and "0000-cover" in said and "digests" in digests
 
 
 def test_a_branch(tmp_path):
@@ -57,6 +64,7 @@ def test_a_branch(tmp_path):
     args = ["--branch", "ours", "--clone", clone, "--upstream", "toy/toyup", "--base", "main", "--into", tmp_path / "c"]
     (one,) = told(*args)[0]["entries"]
     assert (one["subject"], one["author"]) == ("sum all values", "toy <toy@example.org>")
+    assert list(one["functions"]) == ["toyup/core.py:total"]
     assert one["base"]["sha"] == git("rev-parse", "main", cwd=clone).strip()
 
 

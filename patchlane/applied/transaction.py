@@ -33,7 +33,7 @@ def locked(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise PatchlaneError(f"{root}: another patchlane changes it", "wait for it, and run this again") from error
-        with disk.writing(root, f"make room there (df -h {root}), and run this again"):
+        with disk.writing(root, f"get room and the right to write there (df -h {root}, ls -ld), and run this again"):
             _recover(root)
             yield
     finally:
@@ -81,6 +81,9 @@ def _prepared(root: Path, name: str, content: bytes | Path | None) -> Change:
             new.parent.mkdir(exist_ok=True)
             new.write_bytes(content)
             new.chmod(path.stat().st_mode & 0o777 if before else 0o644)
+            if before:
+                with contextlib.suppress(PermissionError):  # a file of root's that others may write, say
+                    os.chown(new, path.stat().st_uid, path.stat().st_gid)
             with new.open("rb") as written:
                 os.fsync(written.fileno())
         after = sha256(new) or ""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from patchlane.base import place, records
 from patchlane.base.errors import PatchlaneError
-from patchlane.base.files import bytes_of, file_sha256, record_json
+from patchlane.base.files import astray, bytes_of, file_sha256, record_json
 
 NAME = "fingerprints.json"
 SCHEMA = 2
@@ -169,6 +169,8 @@ def _check(index: Index) -> None:
         for file, patch in pack.patches.items():
             _form(PATCH, file, f"packs.{name}.patches")
             _form(SHA256, patch.sha256, f"packs.{name}.patches.{file}.sha256")
+            if why := next(filter(None, map(astray, patch.paths)), ""):
+                raise ValueError(f"packs.{name}.patches.{file}.paths: one {why}")
         for number, tree in enumerate(pack.trees):
             for function, digest in tree.code.items():
                 if digest is not None:

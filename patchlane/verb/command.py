@@ -8,6 +8,7 @@ nothing could be decided or a line was not understood.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +28,10 @@ def parser() -> argparse.ArgumentParser:
     words = _Parser(prog="patchlane audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("packs", metavar="PACK", nargs="*", help="packs, as pack09 (default: all)")
     words.add_argument(
-        "--python", type=Path, metavar="PATH", help="an interpreter, a virtual environment or a folder of packages"
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="an interpreter, a virtual environment or a folder of packages (default: what is activated)",
     )
     words.add_argument(
         "--requirements",
@@ -49,7 +53,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> Exit:
-    """Audit an environment."""
+    """Audit an environment; without a word of which, the one that is activated, for ours is seldom what is meant."""
     given: dict[str, Any] = vars(parser().parse_intermixed_args(arguments))
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    if not (given["python"] or given["requirements"] or given["release"]):
+        activated = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+        given["python"] = Path(activated) if activated else None
     return answered(Request(**given))

@@ -1,20 +1,17 @@
-"""Which carried patches an installed package has, by digests of the functions that they change, as packs' are found.
-
-A release's number says nothing of a patch that somebody applied to it.
-"""
+"""The functions that carried patches change, as digests: a release's number says nothing of what was applied to it."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from patchlane.known.functions import functions
-from reproducers.carried.entry import Carried
+from patchlane.base.files import write_atomic
+from patchlane.known import functions as code
+from reproducers.carried.entry import RECORD, Carried
 from reproducers.carried.meeting import judging
-from reproducers.carried.meeting.judging import Changes, Read
+from reproducers.carried.meeting.judging import Changes
 from reproducers.carried.meeting.trees import Tree
 
 Code = dict[str, str | None]  # {"path:qualified name": digest, None where there is no such function}
-State = Literal["patched", "not patched", "unknown"]
 
 
 class Changed(NamedTuple):
@@ -44,30 +41,21 @@ def changed(entries: list[Carried], base: Tree) -> list[Changed]:
     return found
 
 
+def note(entries: list[Carried], base: Tree) -> list[Carried]:
+    """Write into the entries' records which functions they change; returns the entries with them."""
+    noted = []
+    for entry, one in zip(entries, changed(entries, base), strict=True):
+        functions = {name: (one.before[name], one.after[name]) for name in one.after}
+        noted.append(entry.model_copy(update={"functions": functions}))
+        write_atomic(entry.folder / RECORD, noted[-1].text.encode())
+    return noted
+
+
 def digests(content: bytes | None, path: str) -> dict[str, str]:
     """{qualified name: digest} of a Python file; none of another file, or of one that this interpreter cannot read."""
     if content is None or not path.endswith(".py"):
         return {}
     try:
-        return {name: function.digest for name, function in functions(content).items()}
+        return {name: function.digest for name, function in code.functions(content).items()}
     except (SyntaxError, ValueError):
         return {}
-
-
-def installed(found: list[Changed], read: Read) -> dict[str, State]:
-    """{entry: whether it is in} of a package, by its files below the import root.
-
-    A function that a later entry changes again is as the last one that is in left it. Unknown where code is neither as
-    it was before the entry nor as it, or one after it, made it, and where an entry changes no function.
-    """
-    paths = {name.rpartition(":")[0] for one in found for name in one.after}
-    seen = {f"{path}:{name}": digest for path in paths for name, digest in digests(read(path), path).items()}
-    states = dict[str, State]()
-    for number, one in enumerate(found):
-        later = [other.after for other in found[number:]]
-        with_it = all(any(code.get(name, "") == seen.get(name) for code in later) for name in one.after)
-        without = all(seen.get(name) == digest for name, digest in one.before.items())
-        states[one.entry] = (
-            "unknown" if not one.after else "patched" if with_it else "not patched" if without else "unknown"
-        )
-    return states

@@ -56,7 +56,8 @@ class Carried(Model):
 
     ``origin`` is theirs: a URL if they gave one. ``subject``, ``author`` and ``upstream_status`` are the patch's own
     words. ``source`` is the file that it was given in, ``part`` the one changed file that the entry is of, ``strip``
-    git's -p.
+    git's -p. ``functions``: {"path:qualified name": the digests before and after} of the Python that it changes, None
+    where there is no such function.
     """
 
     schema_version: Literal[1] = 1
@@ -70,6 +71,7 @@ class Carried(Model):
     source: str
     part: str | None = None
     strip: int | None = None
+    functions: dict[str, tuple[str | None, str | None]] = Field(default={})
     folder: Path = Field(exclude=True)
 
     @property
@@ -89,6 +91,12 @@ class Carried(Model):
     def diff(self) -> Diff:
         """Its files, by their paths in the repository. PatchlaneError with the line for what is no patch."""
         return parse(mails.body(self.given.data), str(self.patch), self.strip)
+
+    @property
+    def text(self) -> str:
+        """The record as it is kept."""
+        record = {"schema_version": 1, "kind": "carry"} | self.model_dump(mode="json", exclude_defaults=True)
+        return yaml.safe_dump(record, sort_keys=False, width=1000, allow_unicode=True)
 
     @property
     def remarks(self) -> list[Remark]:
@@ -146,9 +154,7 @@ def write(into: Path, queue: str, entries: list[tuple[mails.Given, Carried]]) ->
             inner = made / entry.id
             inner.mkdir(parents=True)
             (inner / PATCH).write_bytes(given.data)
-            record = {"schema_version": 1, "kind": "carry"} | entry.model_dump(exclude_defaults=True)
-            text = yaml.safe_dump(record, sort_keys=False, width=1000, allow_unicode=True)
-            (inner / RECORD).write_text(text, encoding="utf-8")
+            (inner / RECORD).write_text(entry.text, encoding="utf-8")
         made.rename(folder)
     return load(str(folder))
 

@@ -1,12 +1,12 @@
-"""Carried patches found in what is installed, by their functions."""
+"""The functions that carried patches change."""
 
 from itertools import pairwise
 
 import pytest
-from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, write_tree
+from toy import FIRST, SOURCE, TOTAL, diff, edited, write_tree
 
-from reproducers.carried.changed import changed, installed
-from reproducers.carried.entry import Base, Carried, Upstream
+from reproducers.carried.changed import changed, note
+from reproducers.carried.entry import Base, Carried, Upstream, load
 from reproducers.carried.meeting.trees import Tree
 
 LATER = ("in values:", "in list(values):")
@@ -14,7 +14,7 @@ NAME = "toyup/core.py"
 
 
 @pytest.fixture
-def found(tmp_path):
+def entries(tmp_path):
     """What three patches change: total, total again, and a file that is no Python."""
     first = edited(TOTAL, FIRST)
     second = {**first, NAME: first[NAME].replace(*LATER)}
@@ -25,12 +25,18 @@ def found(tmp_path):
         folder = write_tree(tmp_path / f"q/{number:02d}", {"carried.patch": diff(tmp_path, old, new)})
         upstream = Upstream(repo="toy/toyup", distribution="toyup", source_root="src")
         entries.append(Carried(upstream=upstream, base=Base(release="1.0"), subject="x", source="p", folder=folder))
+    return entries
+
+
+@pytest.fixture
+def base():
     content = {f"src/{name}": text.encode() for name, text in SOURCE.items()}
-    return changed(entries, Tree("1.0", content, frozenset(content)))
+    return Tree("1.0", content, frozenset(content))
 
 
-def states(found, core):
-    return list(installed(found, {NAME: core.encode()}.get).values())
+@pytest.fixture
+def found(entries, base):
+    return changed(entries, base)
 
 
 def test_the_functions_of_each(found):
@@ -38,10 +44,7 @@ def test_the_functions_of_each(found):
     assert found[1].before[f"{NAME}:total"] == found[0].after[f"{NAME}:total"]
 
 
-def test_what_is_installed(found):
-    first = edited(TOTAL, FIRST)[NAME]
-    assert states(found, CORE) == ["not patched", "unknown", "unknown"]
-    assert states(found, first) == ["patched", "not patched", "unknown"]
-    assert states(found, "# above\n" + first.replace(*LATER)) == ["patched", "patched", "unknown"]
-    assert states(found, edited(FIRST)[NAME])[0] == "unknown"
-    assert states(found, "def total(:\n")[0] == "unknown"
+def test_they_are_kept_in_the_records(entries, base, found):
+    noted = note(entries, base)
+    assert load(str(entries[0].folder.parent)) == noted
+    assert noted[1].functions == {f"{NAME}:total": (found[1].before[f"{NAME}:total"], found[1].after[f"{NAME}:total"])}

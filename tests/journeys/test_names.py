@@ -8,14 +8,18 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 from toy import RECORD, Toy, write_tree
+from toy_environment import known
 
 from model.data.errors import DataError
 from model.data.stored import dataset
 from model.patched.stacks import Stack
 from model.reports import kept
 from model.saved import reading
+from patchlane.applied.transaction import change
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.files import KEY, within
+from patchlane.known.index import parsed
+from patchlane.patches import state
 from reproducers.carried import entry
 from reproducers.carried.patches import mails, reader
 from reproducers.desk.page.publish import publish
@@ -86,8 +90,22 @@ def filled(root, **fields):
     install.fill_store(index(**fields), root)
 
 
+def indexed(name, root):
+    content = json.loads(known().index.text)
+    content["packs"]["pack07"]["patches"]["fix.patch"]["paths"] = [name]
+    parsed(json.dumps(content).encode(), "x.json", "")
+
+
+def patched_files(name, root):
+    write_tree(root, {f"{state.FOLDER}/{state.NAME}": json.dumps({"schema_version": 1, "changes": {name: {}}})})
+    state.load(root)
+
+
 # {module: the places in it, each given a name and a folder}
 PLACES = {
+    "patchlane.known.index": {"a patched file": indexed},
+    "patchlane.patches.state": {"a changed file": patched_files},
+    "patchlane.applied.transaction": {"a changed file": lambda name, root: change(root, {name: b"x"}, ())},
     "reproducers.upstream.bundle.install": {
         "a tree's key": lambda name, root: filled(root, trees={name: tree()}),
         "the engine's key": lambda name, root: filled(root, engine=name),

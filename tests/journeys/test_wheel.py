@@ -46,10 +46,10 @@ def patchlane(wheel, tmp_path_factory):
     zipfile.ZipFile(wheel).extractall(packages)
     (packages / "libraries.pth").write_text(f"{Path(yaml.__file__).parents[1]}\n")
 
-    def run(*args, code=None, **more):
+    def run(*args, code=None, env=None):
         command = [folder / "env" / "bin" / "python", *(["-c", code] if code else ["-m", "patchlane"]), *args]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **more)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | (env or {})
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 
@@ -113,6 +113,12 @@ def test_a_damaged_index_names_what_brings_it_back(patchlane, tmp_path):
     (tmp_path / "x.json").write_text("{")
     code, _, err = patchlane("audit", "--data", str(tmp_path / "x.json"))
     assert code == 2 and "x.json" in err and "--data" in err
+
+
+def test_without_a_word_it_is_what_is_activated(patchlane, tmp_path):
+    venv.create(tmp_path / "active", symlinks=True)
+    _, out, _ = patchlane("audit", "pack09", env={"VIRTUAL_ENV": str(tmp_path / "active")})
+    assert out.startswith(f"{tmp_path / 'active' / 'bin' / 'python'}\n")
 
 
 def test_an_installation_is_judged(patchlane, tmp_path):

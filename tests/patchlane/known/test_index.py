@@ -31,6 +31,7 @@ def test_what_is_written_is_read(tmp_path):
         ("0" * 16, "0" * 15),
         ("07_toy", "../07_toy"),
         ("fix.patch", "../fix.patch"),
+        ("toyup/core.py", "../../toyup/core.py"),
         ('"strip": 1', '"strip": "1"'),
         ('"strip": 1', '"strip": true'),
         ('"claim"', '"clam"'),
