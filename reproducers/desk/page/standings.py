@@ -15,6 +15,7 @@ from reproducers.record.receipt import Details
 from reproducers.record.schema import Pack, Releases
 
 RELEASE = re.compile(r"\d+(\.\w+)+")
+COMMIT = re.compile(r"([0-9a-f]{40})(?: \(built\))?")
 BUGGY = (*BROKEN, Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES)
 
 
@@ -63,7 +64,7 @@ def told(pack: Pack, entry: Entry, history: Iterable[Details]) -> Told:
     owed = Verdict.REPRODUCED_AND_FIXED if pack.patch.is_file() else Verdict.REPRODUCED
     rows = [(body.started, body.verdict) for body in history]
     shown = [started for started, verdict in rows if verdict == owed]
-    commits = {name[:40]: verdict for name, verdict in entry.tried.items() if re.match(r"[0-9a-f]{40}\b", name)}
+    commits = {found[1]: verdict for name, verdict in entry.tried.items() if (found := COMMIT.fullmatch(name))}
     return Told(
         pack=pack,
         entry=entry,

@@ -127,6 +127,7 @@ class PackView:
 
     @property
     def told(self) -> Told:
+        """The pack by releases, as all of its receipts tell."""
         return told(self.pack, self.entry, (receipt.body for receipt in self.history))
 
 

@@ -36,8 +36,9 @@ def test_days_are_those_of_receipts(toy):
 
 def test_a_matrix_has_every_known_release_and_every_pack_with_a_bug(toy):
     pack = toy.pack()
-    one = told(pack, entry(**{"1.0": Verdict.REPRODUCED, "1.10": Verdict.FIXED_UPSTREAM, "b" * 40: BUG}), [])
+    commits = {"b" * 40: Verdict(BUG), f"{'f' * 40} (built)": Verdict(FINE), f"{'c' * 40} + 02": Verdict(BUG)}
+    one = told(pack, entry(**{"1.0": Verdict.REPRODUCED, "1.10": Verdict.FIXED_UPSTREAM, **commits}), [])
     other = told(pack.model_copy(update={"kind": "refactor"}), entry(), [])
     (found,) = matrices([one, other], {"toyup": {"1.9": RELEASE, "1.0": RELEASE}, "elsewhere": {"3": RELEASE}})
     assert (found.distribution, found.releases, found.packs) == ("toyup", ["1.10", "1.9", "1.0"], [one])
-    assert one.commits == {"b" * 40: "bug"}
+    assert one.commits == {"b" * 40: "bug", "f" * 40: "healthy"}
