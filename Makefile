@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
 # Some hosts forbid bytecode; then each of the hundreds of processes of the tests would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
-SETUP  := cpu,dev,audit,desk
+SETUP  := cpu,dev,desk
 
 .PHONY: setup reproduce train test test-all test-ci lint lock clean
 

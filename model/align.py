@@ -17,9 +17,9 @@ import typer
 
 from model.alignment import aligned, table
 from model.patched import stacks
+from patchlane.base.exits import Exit
 from reproducers.base import cli
 from reproducers.base.cli import guarded
-from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
 

@@ -10,8 +10,8 @@ import typer
 
 from model.patched.proof.table import cost, table
 from model.records import history
+from patchlane.base.exits import Exit
 from reproducers.base import cli
-from reproducers.base.verdicts import Exit
 from reproducers.kept import xz
 from reproducers.training.coverage import read
 

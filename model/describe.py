@@ -20,9 +20,9 @@ from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.records.newest import newest
 from model.reports import description, page
+from patchlane.base.errors import PatchlaneError
 from reproducers.base import cli
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False)
 

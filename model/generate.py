@@ -13,8 +13,8 @@ from model.data.stored.dataset import read_record
 from model.generation.sampling import Sampling
 from model.generation.shown import stage
 from model.saved import opened as saved
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -13,8 +13,8 @@ import typer
 
 from model.patched import lock_file, overlay, stacks
 from model.reports import worth
-from reproducers.base.files import write_atomic
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
+from patchlane.base.files import write_atomic
 from reproducers.record import schema
 from reproducers.upstream.store import Store
 

@@ -19,9 +19,9 @@ from model.patched.runs import Plan
 from model.patched.taking import Ended, Taking
 from model.reports.compare import compare
 from model.reports.kept import keep
-from reproducers.base import disk
+from patchlane.base import disk
+from patchlane.base.exits import Exit
 from reproducers.base.cli import guarded
-from reproducers.base.verdicts import Exit
 from reproducers.host import facts
 from reproducers.record.schema import load_packs
 

@@ -15,10 +15,10 @@ import typer
 from model.records.newest import KEPT
 from model.reports import benchmarks
 from model.reports.kept import faults, keep, unpacked
+from patchlane.base.clock import today
+from patchlane.base.errors import PatchlaneError, from_git
+from patchlane.base.wording import count
 from reproducers.base.cli import guarded
-from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.wording import count
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

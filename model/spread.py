@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from model.reports.compare import DISAGREE, spread
-from reproducers.base import cli, disk
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
+from reproducers.base import cli
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False)
 

@@ -14,8 +14,8 @@ from model.loop import launch
 from model.loop.ranks import apart
 from model.loop.session import steps_window, train
 from model.patched import stacks
+from patchlane.base.exits import Exit
 from reproducers.base.cli import guarded
-from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
 

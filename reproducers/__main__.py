@@ -20,7 +20,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
     ],
     "Evidence": [
         "reproducers." + name
-        for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies", "upstream_tests")
+        for name in ("receipts", "manifest", "site", "osv", "sweep", "bisect", "applies", "carry", "upstream_tests")
     ],
     "Filing": [
         "reproducers." + name
@@ -51,6 +51,7 @@ RENAMED = {  # train-: beside the receipts and locks of packs
     "model.patched_paths": "patched-paths",
     "model.receipt": "train-receipt",
     "model.lock": "train-lock",
+    "reproducers.carry": "import",  # which no module can be named that another imports
     "reproducers.upstream_tests": "upstream-tests",
 }
 VERBS = {RENAMED.get(module, module.partition(".")[2]): module for group in GROUPS.values() for module in group}

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit, Verdict
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.base.wording import count
+from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_named, load_packs
 from reproducers.studies.mutation.ablation import ablations, attempt
 from reproducers.studies.mutation.candidates import by_hand

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.clock import today
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 if TYPE_CHECKING:
     from reproducers.desk.gate.checklist import Checklist

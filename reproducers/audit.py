@@ -9,12 +9,11 @@ measures it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from reproducers.record.fingerprint import Fingerprints
+from patchlane.base.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -33,10 +32,24 @@ def main(
             help="judge what requirements, a lock, a project, a list, a script or a Dockerfile ask for; - is stdin",
         ),
     ] = None,
+    release: Annotated[
+        str | None, typer.Option(metavar="NAME==VERSION", help="a table of one release's bugs, by its number")
+    ] = None,
     ignore: Annotated[list[str] | None, typer.Option(metavar="PACK", help="leave this pack out; repeatable")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="only packs that came in on this day or later")
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(metavar="HARM,...", help="exit 1 for bugs of these harms only, such as crash")
+    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="FILE|URL", help="another index of known bugs")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="put in all patches that fit, or none")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --apply: only say what would be done")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="take out what --apply put in")] = False,
     run: Annotated[
         bool, typer.Option("--run", help="of the packs named, run the reproducer where the code is unknown")
     ] = False,
+    theirs: Annotated[str | None, typer.Option(metavar="QUEUE", help="say which carried patches are in, too")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the answers as JSON on stdout")] = False,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the answers as SARIF 2.1.0")] = None,
     write: Annotated[
@@ -44,57 +57,52 @@ def main(
     ] = False,
 ) -> None:
     """Audit an environment."""
-    from reproducers.base.errors import PatchlaneError
-    from reproducers.record import fingerprint
-    from reproducers.record.schema import load_named, load_packs
-    from reproducers.studies.installed import advice, answers, judgement
-    from reproducers.studies.installed.present import environment
-    from reproducers.studies.installed.shown import report
+    from patchlane.verb.request import Request, answered
+    from reproducers.record.schema import load_named
 
     if write:
         return _write()
-    if requirements and (python or run):
-        raise PatchlaneError("--requirements goes with neither --python nor --run", "leave one of them out")
     if run and not packs:
         raise PatchlaneError("--run: no pack named", "python -m reproducers.audit pack09 --run")
-    left_out = {pack.id for pack in load_named(ignore or [])}
-    every = load_packs()
-    chosen = [pack for pack in (load_named(packs) if packs else every) if pack.id not in left_out]
-    known = fingerprint.load(fingerprint.path_of(every))
-    if packs and (without := [pack.id for pack in chosen if pack.id not in known.packs]):
-        said = f"{', '.join(without)}: no receipt shows a bug that could be mended, so there is nothing to look for"
-        raise PatchlaneError(said, "leave it out; after new receipts python -m reproducers.audit --write")
-    seen = (
-        environment.of_requirements(requirements, judgement.repositories(every))
-        if requirements
-        else environment.of_python(python, known)
+    if data is None:
+        load_named([*(packs or []), *(ignore or [])])
+    request = Request(
+        packs=tuple(packs or ()),
+        python=python,
+        requirements=requirements,
+        release=release,
+        ignore=tuple(ignore or ()),
+        since=since,
+        fail_on=fail_on,
+        data=data,
+        as_json=as_json,
+        sarif=sarif,
+        apply=apply,
+        dry_run=dry_run,
+        revert=revert,
     )
-    judged = judgement.audit(chosen, known, seen, every)
-    if run:
+    if run:  # the engine is imported for this alone
         from reproducers.studies.installed.measured import all_measured
+    code = answered(request, all_measured if run else None)
+    if theirs:
+        from reproducers.carried import entry, present
 
-        judged = all_measured(judged, seen)
-    judged, mends = advice.advised(judged, every, known, seen)
-    if sarif:
-        from reproducers.studies.installed.shown.sarif import write as write_sarif
-
-        write_sarif(sarif, judged, chosen, seen.unread)
-    typer.echo((report.as_json if as_json else report.text)(judged, mends, seen))
-    raise typer.Exit(answers.exit_code(judged, seen.unread))
+        typer.echo(present.said(entry.load(theirs), python), err=as_json)
+    raise typer.Exit(code)
 
 
 def _write() -> None:
-    """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
-    from reproducers.base.files import write_atomic
+    """Write the index; say which trees could not be got, and so keep what the file said of them."""
+    from patchlane.base.files import write_atomic
+    from patchlane.known.index import SCHEMA, Index, load
     from reproducers.evidence.shelf import COMMITTED
-    from reproducers.record import fingerprint
     from reproducers.record.schema import load_packs
-    from reproducers.studies.installed.known import made
+    from reproducers.studies.installed.known import made, path_of
     from reproducers.upstream.store import Store
 
     packs = load_packs()
-    path = fingerprint.path_of(packs)
-    before: Fingerprints = fingerprint.load(path) if path.is_file() else fingerprint.Fingerprints(packs={})
+    path = path_of(packs)
+    before = load(path).index if path.is_file() else Index(SCHEMA, "", {})
     known, wanting = made(packs, COMMITTED, Store(), before)
     write_atomic(path, known.text.encode())
     for tree in wanting:

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record import choice
 from reproducers.record.goal import Goal
 
@@ -49,7 +49,8 @@ def main(
     if build and clone is None:
         raise PatchlaneError("--build builds commits, and releases are searched", "--git CLONE")
     (chosen,) = choice.chosen([pack], False, lane, "pristine")
-    from reproducers.base import cli, disk
+    from patchlane.base import disk
+    from reproducers.base import cli
     from reproducers.evidence import saving, shelf
     from reproducers.host import cores
     from reproducers.studies.versions import asking, bisecting, block, ends, sweeping

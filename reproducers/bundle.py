@@ -47,8 +47,8 @@ def create(
 
     On that host run: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
-    from reproducers.base import disk
-    from reproducers.base.files import file_sha256
+    from patchlane.base import disk
+    from patchlane.base.files import file_sha256
     from reproducers.record.schema import load_named
     from reproducers.studies.suites.suite import bundled
     from reproducers.trial import screen

@@ -10,8 +10,8 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
+from patchlane.base.wording import requirement_name
 from reproducers.base.start import outdated
-from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:
@@ -21,7 +21,8 @@ def cannot_start() -> str:
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
-    missing = [name for name in map(requirement_name, project["dependencies"]) if not _has(name)]
+    rows = [*project["optional-dependencies"]["engine"], *project["dependencies"]]
+    missing = [name for name in map(requirement_name, rows) if not _has(name)]
     return f"error: not installed: {', '.join(missing)}\n  fix: make setup" if missing else ""
 
 

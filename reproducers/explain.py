@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from patchlane.base.errors import PatchlaneError
 from reproducers.base import verdicts as v
-from reproducers.base.errors import PatchlaneError
 from reproducers.base.glossary import CODES_PAGE, GROUPS, WORDS_PAGE
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -34,7 +34,9 @@ class Definition(NamedTuple):
 
 def codes() -> list[Definition]:
     """Exit codes, verdicts and sentinels, in the order of their definition."""
-    rows = [Definition("exit code", str(int(code)), v.EXIT_MEANING[code], v.EXIT_REMEDY[code]) for code in v.Exit]
+    rows = [
+        Definition("exit code", str(int(code)), v.EXIT_MEANING[code], v.EXIT_REMEDY[code]) for code in v.EXIT_MEANING
+    ]
     rows += [Definition("verdict", word.value, v.VERDICT_MEANING[word], v.VERDICT_REMEDY[word]) for word in v.Verdict]
     sentinels = v.SENTINEL_MEANING.items()
     return rows + [Definition("sentinel", word, meaning, v.SENTINEL_REMEDY[word]) for word, meaning in sentinels]

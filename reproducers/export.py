@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base import disk
-from reproducers.base.files import write_atomic
+from patchlane.base import disk
+from patchlane.base.files import write_atomic
 from reproducers.desk import unwritten
 from reproducers.desk.attachment.export import render
 from reproducers.record.schema import load_named

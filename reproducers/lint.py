@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.base.clock import day_of, today
+from patchlane.base.clock import day_of, today
 
 if TYPE_CHECKING:
     from reproducers.desk.rules.engine import Report
@@ -36,7 +36,7 @@ def _as_json(report: Report) -> str:
 
 
 def _print(report: Report) -> None:
-    from reproducers.base.wording import count
+    from patchlane.base.wording import count
 
     for fault in report.faults:
         typer.echo(str(fault))
@@ -55,7 +55,7 @@ def main(
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge ages by this day (default: today)")] = None,
 ) -> None:
     """Check packs, their texts and patches against every rule."""
-    from reproducers.base.verdicts import Exit
+    from patchlane.base.exits import Exit
     from reproducers.desk.rules.engine import meanings
 
     if listed:

@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 from filelock import FileLock
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
-from reproducers.base.verdicts import Exit
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.base.files import write_atomic
+from patchlane.base.wording import count
 from reproducers.desk import unwritten
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (

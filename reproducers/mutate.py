@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record import choice
 from reproducers.record.schema import load_named
 
@@ -54,7 +54,7 @@ def main(
     for pack in named:
         if not pack.patch.is_file():
             raise PatchlaneError(f"{pack.id} has no patch to make mistakes in", "python -m reproducers.run --list")
-    from reproducers.base import disk
+    from patchlane.base import disk
     from reproducers.evidence import shelf
     from reproducers.evidence.receipts import alias
     from reproducers.studies.mutation import score

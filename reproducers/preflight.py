@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.base.clock import day_of, today
+from patchlane.base.clock import day_of, today
 
 if TYPE_CHECKING:
     from reproducers.desk.gate.checklist import Checklist
@@ -67,7 +67,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
 ) -> None:
     """Check everything that must hold before a person files the pack, and name the next step."""
-    from reproducers.base.verdicts import Exit
+    from patchlane.base.exits import Exit
     from reproducers.desk.gate.checklist import judge
 
     checklist = judge(pack, form, day_of(date) or today(), clone, newest)

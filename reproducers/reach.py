@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 from reproducers.record import choice
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -26,8 +26,8 @@ def main(
 ) -> None:
     """Exit 77 when a pack could not be run here."""
     chosen = choice.chosen(packs, False, lane, "patched")
-    from reproducers.base.errors import CannotTestHere
-    from reproducers.base.wording import count
+    from patchlane.base.errors import CannotTestHere
+    from patchlane.base.wording import count
     from reproducers.host import cores
     from reproducers.studies import reach
     from reproducers.trial import screen

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.base.wording import count
 from reproducers.evidence.shelf import COMMITTED, FOLDERS, every, remedy, signature, statements
 from reproducers.kept.archive import INDEX
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk import unwritten
 from reproducers.desk.text.render import FORMS, forms, own, render
 from reproducers.record.schema import ROOT, load_named, load_packs

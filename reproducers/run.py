@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 from reproducers.record import choice
 from reproducers.record.schema import load_each, refuse
 
@@ -81,9 +81,9 @@ def main(
 
         chosen = left(chosen, lane, tree, missing_from, arm, upstream)
     if listing or not chosen:
-        choice.list_packs(chosen, as_json)
-        return
-    from reproducers.base import cli, disk
+        return choice.list_packs(chosen, as_json)
+    from patchlane.base import disk
+    from reproducers.base import cli
     from reproducers.evidence import saving
     from reproducers.host import cores
     from reproducers.trial import screen, session

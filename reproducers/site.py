@@ -1,7 +1,8 @@
 """Write the report page from packs and receipts, as static HTML: ``python -m reproducers.site [--out build/site]``.
 
-The site runs no script, loads nothing from elsewhere, and holds copies of the receipts. The same input gives the same
-bytes.
+The site runs no script, loads nothing from elsewhere, and holds copies of the newest receipts. ``releases.html`` says
+which bugs has which release, ``index/DISTRIBUTION.json`` the same for programs, and ``feed.xml`` which packs changed.
+The same input gives the same bytes.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record import choice
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -49,7 +49,8 @@ def main(
         raise PatchlaneError("--commits are of one pack and a clone", "sweep pack05 --commits SHA --upstream CLONE")
     if build and not commits:
         raise PatchlaneError("--build builds commits", "--commits SHA --upstream CLONE")
-    from reproducers.base import cli, disk
+    from patchlane.base import disk
+    from reproducers.base import cli
     from reproducers.evidence import saving, shelf
     from reproducers.host import cores
     from reproducers.studies.versions import asking, sweeping

@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import ROOT, load_named
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -55,7 +56,7 @@ def main(
         raise PatchlaneError("no pack named, or no such lane", "python -m reproducers.upstream_tests pack09 --lane cpu")
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
-    from reproducers.base import disk
+    from patchlane.base import disk
     from reproducers.host import cores
     from reproducers.studies.suites.examination import Asked, Examiner
     from reproducers.trial import screen

@@ -20,9 +20,9 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.clock import day_of
-from reproducers.base.clock import today as utc_today
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.clock import day_of
+from patchlane.base.clock import today as utc_today
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.waves.printing import as_json, as_lines
 from reproducers.desk.waves.proposal import proposal_of
 from reproducers.record.schema import ROOT

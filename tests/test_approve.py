@@ -13,8 +13,8 @@ from ready import BODY, DAY, edit, points, receipt, record
 from toy import THREAD, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import approve
-from reproducers.base.errors import PatchlaneError
 from reproducers.desk.gate import approval
 from reproducers.desk.rules.engine import examine
 from reproducers.desk.text import dossier

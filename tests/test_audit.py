@@ -7,10 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from toy import edited
-from toy_environment import installed, known
+from toy import FIRST, SOURCE, TOTAL, diff, edited, write_tree
+from toy_environment import installed, known_of
 
-from reproducers.record import fingerprint
+from patchlane.known.index import load, path_in
+from reproducers.carried import changed, entry, importing
+from reproducers.carried.meeting.trees import Tree
+from reproducers.carried.patches import mails
 from reproducers.record.schema import ROOT, load_named
 from reproducers.upstream import patching
 from reproducers.upstream.store import Store
@@ -66,7 +69,7 @@ def test_a_release_is_fixed_by_its_receipt_or_by_a_run(tmp_path):
     """0.8.5 has other code than 0.8.2: without a receipt of it only a run knows."""
     pytest.importorskip("torch")
     folder = release("liger-kernel 0.8.5")
-    measured = {tree.name for tree in fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs["pack09"].trees}
+    measured = {tree.name for tree in load(path_in()).packs["pack09"].trees}
     code, out, _ = audit("pack09", "--python", folder, "--json")
     assert (code, json.loads(out)["answers"][0]["state"]) == ((0, "fixed") if "0.8.5" in measured else (77, "unknown"))
     code, out, err = audit("pack09", "--python", folder, "--run", "--json")
@@ -86,8 +89,9 @@ def test_the_printed_patch_command_mends(tmp_path):
 @pytest.fixture
 def project(toy):
     """A copy of the engine whose only pack is the toy's, with fingerprints of the toy."""
-    root = toy.repository(toy.pack())
-    (root / "packs" / "fingerprints.json").write_text(known().text)
+    pack = toy.pack()
+    root = toy.repository(pack)
+    (root / "packs" / "fingerprints.json").write_text(known_of(pack).index.text)
     return root
 
 
@@ -159,3 +163,23 @@ def test_a_missing_file_of_fingerprints(project):
     (project / "packs" / "fingerprints.json").unlink()
     ended, _, err = audit(root=project)
     assert ended == 2 and "git checkout" in err
+
+
+def test_patches_of_a_carried_queue_are_counted(tmp_path):
+    """Beside the packs' answers and without changing them: of two patches the first is in."""
+    first = edited(TOTAL)
+    write_tree(tmp_path, {"1.patch": diff(tmp_path, SOURCE, first), "2.patch": diff(tmp_path, SOURCE, edited(FIRST))})
+    given = importing.subject("toy/toyup", "1.0", None, None, None)
+    patches = mails.files([tmp_path / "1.patch", tmp_path / "2.patch"])
+    taken, _ = importing.entries(patches, given, "theirs", None, False)
+    content = {name: text.encode() for name, text in SOURCE.items()}
+    changed.note(entry.write(tmp_path, "q", taken), Tree("1.0", content, frozenset(content)))
+    site = write_tree(tmp_path / "site", first)
+    code, out, _ = audit("--python", site, "--theirs", tmp_path / "q")
+    assert (code, out) == (
+        audit("--python", site)[0],
+        f"{audit('--python', site)[1]}{out[out.index('patched: theirs') :]}",
+    )
+    assert out.splitlines()[-2:] == ["patched: theirs 1 of 2, q", "  not patched 02_2"]
+    told, err = audit("--python", site, "--theirs", tmp_path / "q", "--json")[1:]
+    assert json.loads(told) and "theirs 1 of 2" in err

@@ -8,9 +8,9 @@ import pytest
 from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers import bisect
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
 from reproducers.evidence import manifest, receipts, verification
 from reproducers.record import schema
 from reproducers.record.schema import load_pack

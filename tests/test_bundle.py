@@ -14,9 +14,9 @@ import pytest
 from toy import named
 
 import reproducers.bundle as verb
-from reproducers.base import clock
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import file_sha256
+from patchlane.base import clock
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import file_sha256
 from reproducers.record.schema import ROOT
 from reproducers.upstream.bundle import install as bundle_install
 from reproducers.upstream.bundle import parts as bundle

@@ -12,9 +12,11 @@ from typing import get_args, get_type_hints
 import pytest
 import yaml
 
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.judged import answers
 from reproducers import explain
 from reproducers.base import glossary
-from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import (
     EXIT_MEANING,
     EXIT_REMEDY,
@@ -22,7 +24,6 @@ from reproducers.base.verdicts import (
     SENTINEL_REMEDY,
     VERDICT_MEANING,
     VERDICT_REMEDY,
-    Exit,
     Verdict,
 )
 from reproducers.desk.rules.engine import meanings
@@ -32,7 +33,6 @@ from reproducers.probe import checks
 from reproducers.probe.checks import SENTINELS
 from reproducers.record import schema
 from reproducers.record.schema import ROOT
-from reproducers.studies.installed import answers
 from reproducers.studies.suites import comparing
 from reproducers.studies.versions import applying
 from reproducers.upstream.patching import ApplyClass
@@ -87,6 +87,7 @@ def literals(hint):
         ("outcome", literals(checks.State) | literals(checks.Outcome)),
         ("role of a check", literals(get_type_hints(checks.Check)["role"])),
         ("kind of pack", literals(schema.Pack.model_fields["kind"].annotation)),
+        ("harm of a bug", literals(schema.Pack.model_fields["harm"].annotation)),
         ("way a patch applies", {item.value for item in ApplyClass}),
         ("filing decision", literals(schema.Filing.model_fields["decision"].annotation)),
         ("relation of a thread", literals(schema.Thread.model_fields["relation"].annotation)),
@@ -115,8 +116,9 @@ NAMED = {"desk/gate/checklist.py": "Point", "desk/blockers.py": "Blocker"}
 
 def sources():
     """(path below reproducers/, tree) of each module of the engine."""
-    for path in sorted((ROOT / "reproducers").rglob("*.py")):
-        yield path.relative_to(ROOT / "reproducers").as_posix(), ast.parse(path.read_text())
+    for package in ("patchlane", "reproducers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT / package).as_posix(), ast.parse(path.read_text())
 
 
 def texts(nodes):

@@ -13,7 +13,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.desk.attachment import export, flatten
 from reproducers.record.schema import ROOT, load_packs, select
 from reproducers.trial.arms import ArmSpec, run_arm

@@ -367,7 +367,10 @@ def test_sigkill_at_random_moments(toy, repo):
 
 @pytest.mark.parametrize("name", sampled(["docs/stacks.md", "model/patches.dev.lock", "docs/benchmarks.md"], 3))
 def test_a_generated_file_that_was_changed_is_named(toy, repo, name):
-    write_tree(repo, {name: "123 tokens/s\n", "packs/fingerprints.json": '{"schema_version": 1, "packs": {}}'})
+    write_tree(
+        repo,
+        {name: "123 tokens/s\n", "packs/fingerprints.json": '{"schema_version": 2, "date": "2026-11-30", "packs": {}}'},
+    )
     assert verb(toy, repo, "refresh", "--no-import")[0] == 0 and verb(toy, repo, "check")[0] == 0
     (repo / name).write_text("124 tokens/s\n")
     code, out = verb(toy, repo, "check")

@@ -8,11 +8,15 @@ import re
 
 import pytest
 import typer
+from toy import SOURCE, TOTAL, diff, edited
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers import new
 from reproducers.__main__ import VERBS
-from reproducers.base.errors import CannotTestHere
+from reproducers.carried import entry, importing
+from reproducers.carried.patches import mails
+from reproducers.desk.patches import short_header
 from reproducers.desk.start import skeleton
 from reproducers.record import schema
 
@@ -68,3 +72,30 @@ def test_no_word_of_a_help_text_is_lost(verb):
         texts = [one.help or "", *(getattr(param, "help", None) or "" for param in one.params)]
         for part in [part for text in texts for part in re.findall(r"\[[^\]]*\]", text)]:
             assert part in shown.output, f"{verb} --help loses {part}"
+
+
+def test_a_pack_grows_from_a_carried_patch(project, index_url, tmp_path):
+    (tmp_path / "ours.patch").write_text("Sum all values\n\n" + diff(tmp_path, SOURCE, edited(TOTAL)))
+    given = importing.subject("toy/toyup", "1.0", None, None, None)
+    taken = importing.entries(mails.files([tmp_path / "ours.patch"]), given, f"toy/fork@{'1' * 40}", None, False)[0]
+    (one,) = entry.write(tmp_path, "q", taken)
+    done = CliRunner().invoke(new.app, ["toy_total", "--number", "99", "--from-carried", str(one.folder)])
+    assert done.exit_code == 0, done.output
+    short = short_header.read(project / "packs/99_toy_total/fix.patch")
+    assert (short.field("Subject"), short.field("Pack")) == ("Sum all values", "99")
+    assert short.field("Origin") == f"toy/fork@{'1' * 40} (<write its licence>)"
+    assert short.diff.decode() == diff(tmp_path, SOURCE, edited(TOTAL))
+    (pack,) = schema.load_named(["pack99"], project / "packs")
+    assert (pack.upstream.repo, pack.pins["live"].release) == ("toy/toyup", "1.0")
+
+
+@pytest.mark.parametrize("args", [["x"], ["x", "--upstream", "a/b"], ["x", "--from-carried", "q", "--kind", "report"]])
+def test_what_a_pack_has_to_be_told(project, index_url, tmp_path, monkeypatch, args):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ours.patch").write_text(diff(tmp_path, SOURCE, edited(TOTAL)))
+    given = importing.subject("toy/toyup", "1.0", None, None, None)
+    entry.write(
+        tmp_path, "q", importing.entries(mails.files([tmp_path / "ours.patch"]), given, "theirs", None, False)[0]
+    )
+    done = CliRunner().invoke(new.app, args)
+    assert isinstance(done.exception, PatchlaneError) and not list((project / "packs").iterdir())

@@ -13,8 +13,8 @@ from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
 from toy import FIRST, PUBLISHED, SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import preflight
-from reproducers.base.errors import PatchlaneError
 from reproducers.desk.gate import approval, checklist, passing
 from reproducers.desk.rules.engine import EXEMPTION, examine, meanings
 from reproducers.desk.rules.patch import formatters

@@ -4,9 +4,9 @@ import pytest
 from toy import FIRST, TOTAL, edited
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
 from reproducers import reach
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit
 from reproducers.record import schema
 from reproducers.record.receipt import Compiled, Executed
 from reproducers.studies import reach as study

@@ -15,8 +15,8 @@ from toy import FIRST, TOTAL, body, edited
 from typer.testing import CliRunner
 
 import reproducers.receipts as verb
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.evidence import binding, receipts, shelf
 from reproducers.evidence.receipts import redact, write
 from reproducers.evidence.saving import places

@@ -5,8 +5,8 @@ import json
 import pytest
 from toy import FIRST, HEAD, RECORD, SOURCE, THREAD, TOTAL, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import record_bytes
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import record_bytes
 from reproducers.desk.text.lookups import Facts
 from reproducers.desk.text.render import bodies, forms, render, rendered, title
 from reproducers.evidence.receipts import newest, write

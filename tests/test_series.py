@@ -10,13 +10,16 @@ from itertools import count
 
 import made
 import pytest
+import toy as toys
 import yaml
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
 import reproducers.series as command
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256, record_bytes
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import file_sha256, record_bytes
+from reproducers.carried import entry, importing
+from reproducers.carried.patches import mails
 from reproducers.desk.patches import series, short_header
 from reproducers.desk.patches.header import mail
 from reproducers.desk.patches.order import Member, choose, order
@@ -373,3 +376,61 @@ def test_patches_below_a_source_folder_say_their_depth_on_a_wheel(toy, desk):
     ):
         assert git(wheel, *arguments).returncode == 0
     assert MEAN[1] in (wheel / "toyup/core.py").read_text()
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A repository with a base, and a tag whose core.py has a line more."""
+    repo = toys.write_tree(tmp_path / "clone", SOURCE)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"], ["tag", "v1.0"]):
+        toys.git(*words, cwd=repo)
+    toys.write_tree(repo, edited(core="# a line\n" + toys.CORE.replace("values[1:]:", "values[2:]:")))
+    for words in (["commit", "-qam", "on"], ["tag", "v1.1"]):
+        toys.git(*words, cwd=repo)
+    return repo
+
+
+def carried(tmp_path, clone, *changes):
+    (tmp_path / "ours.patch").write_text(toys.diff(tmp_path, SOURCE, edited(*changes)))
+    given = importing.subject("toy/toyup", "1.0", clone, None, None)
+    entry.write(
+        tmp_path, "q", importing.entries(mails.files([tmp_path / "ours.patch"]), given, "theirs", None, False)[0]
+    )
+    return str(tmp_path / "q")
+
+
+def test_a_carried_queue_moves(tmp_path, clone):
+    args = [
+        carried(tmp_path, clone, TOTAL, FIRST),
+        "--onto",
+        "1.1",
+        "--upstream",
+        str(clone),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(command.app, args, catch_exceptions=False)
+    assert done.exit_code == 1 and "01_ours" in done.stdout and "values[2:]" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["q-1.1", "q-1.1-left"]
+    kept = (tmp_path / "q/01_ours/carried.patch").read_bytes()
+    assert kept == (tmp_path / "ours.patch").read_bytes()
+
+
+def test_a_carried_queue_moves_whole(tmp_path, clone):
+    args = [carried(tmp_path, clone, FIRST), "--onto", "v1.1", "--upstream", str(clone), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(command.app, args, catch_exceptions=False).exit_code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["q-v1.1"]
+    for wrong in (args[:1], [args[0], "pack07", *args[1:]], ["pack07", *args[1:]]):
+        with pytest.raises(PatchlaneError):
+            CliRunner().invoke(command.app, wrong, catch_exceptions=False)
+
+
+def test_a_file_that_upstream_renamed(tmp_path, clone):
+    (clone / "toyup/core.py").rename(clone / "toyup/sums.py")
+    for words in (["add", "-A"], ["commit", "-qm", "a better name"], ["tag", "v1.2"]):
+        toys.git(*words, cwd=clone)
+    args = [carried(tmp_path, clone, TOTAL, FIRST), "--onto", "v1.2", "--upstream", str(clone)]
+    done = CliRunner().invoke(command.app, [*args, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 1 and "toyup/sums.py" in done.stdout
+    assert "+++ b/toyup/sums.py" in (tmp_path / "out/q-v1.2/0001-ours.patch").read_text()
+    assert (tmp_path / "out/q-v1.2-left/0001-ours.patch").is_file()

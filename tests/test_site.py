@@ -4,6 +4,7 @@ import functools
 import html
 import itertools
 import json
+import lzma
 import os
 import re
 import shutil
@@ -16,18 +17,18 @@ import pytest
 from made import arm, check, details
 from toy import REPRODUCER, THREAD, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import printable
 from reproducers.base.glossary import STATES
-from reproducers.base.wording import printable
 from reproducers.desk.attachment import export
 from reproducers.desk.page import charts, publish
-from reproducers.desk.page.markup import highlight, markdown, split_log
+from reproducers.desk.page.markup import highlight, markdown
 from reproducers.desk.page.pages import pages
+from reproducers.desk.page.standings import ANSWERS, RELEASE
 from reproducers.desk.page.training import training_runs
 from reproducers.desk.page.views import affected, natural, standing
 from reproducers.evidence import manifest
-from reproducers.evidence.receipts import newest, read, write
-from reproducers.evidence.shelf import chain
+from reproducers.evidence.receipts import newest, newest_of, read, write
 from reproducers.kept import archive, xz
 from reproducers.record.schema import ROOT, UpstreamState, load_packs
 
@@ -45,8 +46,8 @@ def real():
 
 @pytest.fixture
 def hostile(toy):
-    """A pack whose log, checks, notes and body try to bring markup in."""
-    line = f'    print("{HOSTILE}\\x1b[31m")\n    p.note("<b>note</b>", 1.5)\n'
+    """A pack whose checks, notes and body try to bring markup in."""
+    line = f'    p.note("<b>note</b>", "{HOSTILE}\\x1b[31m")\n'
     pack = toy.pack(reproducer=REPRODUCER.replace("    core = p.upstream", line + "    core = p.upstream"))
     note = f'# Pack\n\n{HOSTILE}\n\n<a href="javascript:x()">x</a> ![p](https://a.org/p.png)\n<img src=x onerror=x()>\n'
     write_tree(pack.folder, {"notes.md": note, "body.md.j2": note})
@@ -122,7 +123,8 @@ def test_the_same_input_gives_the_same_bytes(real):
 
 
 KINDS = {pack.kind: f"packs/{pack.number:02d}.html" for pack in load_packs()}
-SAMPLE = ["index.html", "training.html", "hosts/h200-2.html", *KINDS.values()]  # a page of each template and kind
+RUN = "training/1xh200_quarter_20261121.html"
+SAMPLE = ["index.html", "releases.html", "training.html", RUN, "hosts.html", *KINDS.values()]  # of each template, kind
 
 
 @pytest.mark.parametrize("names", [SAMPLE, pytest.param(None, marks=pytest.mark.site)], ids=["sample", "all"])
@@ -152,10 +154,12 @@ def test_a_page_for_every_pack_and_host(real):
         assert pack.title in overview
         page = words(real[f"packs/{pack.number:02d}.html"].decode())
         assert " ".join(pack.claim.split()) in page and " ".join(pack.filing.reason.split()) in page
-        newest = chain(ROOT / "receipts" / f"{pack.number:02d}")[-1]
-        assert real[f"receipts/{newest.parent.name}/{newest.name}"] == archive.data(newest)
+        for path in newest_of(pack, ROOT / "receipts").values():
+            copy, log = f"receipts/{path.parent.name}/{path.name}", path.with_suffix(".log")
+            assert real[copy] == archive.data(path)
+            assert lzma.decompress(real[copy.removesuffix(".json") + ".log.xz"]) == archive.data(log)
     aliases = {path.name.split("_")[1] for path in ROOT.glob("receipts/[0-9]*/[0-9]*.json")}
-    assert {f"hosts/{alias}.html" for alias in aliases} <= set(real)
+    assert aliases <= {e.get("id") for e in parsed(real["hosts.html"]).iter(f"{HTML}h2")}
 
 
 def test_hostile_text_stays_text(hostile):
@@ -188,11 +192,6 @@ def test_altered_receipts_are_not_reported(toy):
     path.write_text(path.read_text().replace("REPRODUCED_AND_FIXED", "REPRODUCED"))
     with pytest.raises(PatchlaneError, match=path.name):
         pages([pack], root)
-
-
-def test_logs_are_split_by_arm():
-    log = "[pristine] a\nTraceback\n[patched] b\n[pristine] c\n[verdict] d\n"
-    assert split_log(log) == {"pristine": "a\nTraceback\nc", "patched": "b", "verdict": "d"}
 
 
 def test_characters_that_html_forbids_are_shown():
@@ -322,18 +321,48 @@ def test_a_run_is_drawn_from_its_records(tmp_path):
     assert len(charts.curve("x", [(step, 1.0) for step in range(100_000)]).points.split()) <= charts.MOST + 1
 
 
-def test_training_begins_with_a_table_and_folds_short_runs(real):
+def test_training_is_by_size_the_longest_run_first_and_each_run_has_a_page(real):
     document, page = parsed(real["training.html"]), real["training.html"].decode()
-    assert page.index("<table") < page.index("<polyline") and "<img" not in page and "e+0" not in page
+    assert "<img" not in page and "e+0" not in page
     runs = training_runs(ROOT / "receipts" / "train")
-    folded = {e.get("id") for d in document.iter(f"{HTML}details") for e in d.iter(f"{HTML}h3")}
-    assert folded == {run.name for run in runs if run.short}
-    links = [e.get("href") for e in document.iter(f"{HTML}a") if (e.get("href") or "").startswith("#")]
-    assert {f"#{run.name}" for run in runs} <= set(links)
+    rows = [e.get("href") for e in document.iter(f"{HTML}a") if (e.get("href") or "").startswith("training/")]
+    assert sorted(rows) == sorted(run.page for run in runs)
+    named = {run.page: run for run in runs}
+    sizes = [(size, list(own)) for size, own in itertools.groupby((named[row] for row in rows), lambda run: run.size)]
+    assert [size for size, _ in sizes] == [e.get("id").replace("unnamed", "") for e in document.iter(f"{HTML}h2")]
+    most = [own[0].tokens for size, own in sizes if size]
+    assert most == sorted(most, reverse=True) and all(own[0].tokens == max(r.tokens for r in own) for _, own in sizes)
+    assert all([r.short for r in own[1:]] == sorted(r.short for r in own[1:]) for _, own in sizes)
     shown = texts(document)
     for run in runs:
         assert f"{run.summary['tokens_per_s_per_gpu'] or 0:,.0f}" in shown
-        assert not any(key in shown for key in ("tokens_per_s_per_gpu", "step_seconds", "schema_version"))
+        told = real[run.page].decode()
+        assert "<polyline" in told or not run.curves
+        assert not any(key in told for key in ("tokens_per_s_per_gpu", "step_seconds", "schema_version"))
+
+
+def test_pages_and_site_stay_small(real):
+    assert {name: len(data) for name, data in real.items() if name.endswith(".html") and len(data) > 300_000} == {}
+    assert sum(map(len, real.values())) < 15_000_000
+
+
+def test_the_matrix_says_what_the_manifest_says(real):
+    document = parsed(real["releases.html"])
+    stated = {e.get("title"): texts(e) for e in document.iter(f"{HTML}td") if e.get("title")}
+    legend = {
+        texts(e).split(" ", 1)[1]: texts(e).split(" ", 1)[0]
+        for e in document.iter(f"{HTML}dt")
+        if "ack" not in texts(e)
+    }
+    assert legend == {word: answer.mark for word, answer in ANSWERS.items()} and len(set(legend.values())) == 5
+    assert set(stated.values()) == {legend[word] + word for word in ANSWERS}, "a mark for the eye, a word for the ear"
+    for pack in load_packs():
+        tried = {k: v for k, v in manifest.entry_of(pack, ROOT / "receipts").tried.items() if RELEASE.fullmatch(k)}
+        for release, verdict in tried.items() if pack.names_bug else ():
+            words = {"REPRODUCED": "bug", "REPRODUCED_AND_FIXED": "bug", "FIXED_UPSTREAM": "healthy fixed"}
+            where = f"{release}, pack {pack.number:02d}: "
+            (word,) = [title.removeprefix(where) for title in stated if title.startswith(where)]
+            assert word in words.get(verdict, "unknown"), where
 
 
 def test_a_pack_page_offers_reproducer_patch_and_command(real):
@@ -345,7 +374,7 @@ def test_a_pack_page_offers_reproducer_patch_and_command(real):
             assert real[f"packs/{pack.number:02d}/{name}"] == data
             assert page.index(f'href="../packs/{pack.number:02d}/{name}"') < page.index('id="filing"')
         assert page.index(f"python -m reproducers.run {pack.id}") < page.index('id="filing"')
-        order = [page.index(f'<h2 id="{name}"') for name in ("files", "filing", "text", "pins", "numbers", "logs")]
+        order = [page.index(f'<h2 id="{name}"') for name in ("files", "filing", "text", "pins", "numbers")]
         assert order == sorted(order)
         assert not pack.patch.is_file() or page.index('<h2 id="text"') < page.index('<h2 id="patch"') < order[3]
 
@@ -392,8 +421,8 @@ def test_affected_releases_are_a_range_only_if_no_healthy_release_lies_between()
 
 
 def test_hosts_are_in_natural_order(real):
-    names = [e.text for e in parsed(real["index.html"]).iter(f"{HTML}a") if (e.text or "").startswith("Host ")]
-    assert names == sorted(names, key=natural) and names.index("Host h200-2") < names.index("Host h200-10x2")
+    names = [e.get("id") for e in parsed(real["hosts.html"]).iter(f"{HTML}h2")]
+    assert names == sorted(names, key=natural) and names.index("h200-2") < names.index("h200-10x2")
 
 
 def test_observations_are_numbers_not_names_of_checks(real):
@@ -492,9 +521,34 @@ def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, t
         assert page.evaluate(WIDTH) <= 0 and page.evaluate(MAIN) <= 0, name
         grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     page.goto((tmp_path / "site" / "index.html").as_uri())
-    for width in (768, 1217, 1280):  # 1217: the narrowest screen with the whole overview table
+    for width in (390, 768, 1217, 1280):  # 1217: the narrowest screen with the whole overview table
         page.set_viewport_size({"width": width, "height": 780})
         assert page.evaluate(WIDTH) <= 0 and page.evaluate(MAIN) <= 0, width
     context.close()
     assert complaints == []
     assert grounds == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 25)"}
+
+
+SHIFT = """() => new Promise(done => {
+  let moved = 0;
+  new PerformanceObserver(list => { for (const one of list.getEntries()) moved += one.value })
+    .observe({type: 'layout-shift', buffered: true});
+  setTimeout(() => done(moved), 300);
+})"""
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_matrix_scrolls_in_its_box_and_keeps_its_releases(real, browser, tmp_path, width):
+    publish.publish(real, tmp_path / "site")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((tmp_path / "site" / "releases.html").as_uri())
+    assert page.evaluate(WIDTH) <= 0 and page.evaluate(SHIFT) == 0
+    box = page.locator('[aria-label="Releases of megatron-core"]')
+    before = box.locator("tbody th").first.bounding_box()["x"]
+    box.evaluate("box => box.scrollLeft = 10000")
+    assert box.evaluate("box => box.scrollLeft > 0") == (width == 390)
+    assert abs(box.locator("tbody th").first.bounding_box()["x"] - before) < 1
+    last = box.locator("tbody tr").first.locator("td").last.bounding_box()
+    assert before < last["x"] and last["x"] + last["width"] <= width
+    page.close()

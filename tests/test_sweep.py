@@ -7,8 +7,8 @@ import pytest
 from toy import FIRST, REPRODUCER, SOURCE, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import sweep
-from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import verification
 from reproducers.evidence.manifest import affected
 from reproducers.evidence.shelf import chain

@@ -18,7 +18,7 @@ from model.kinds.run import Run
 from model.loop import launch, refusals, run_record, session
 from model.patched import lock, overlay, seams
 from model.patched.stacks import Stack
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.upstream.store import Store
 
 TRIES = 25  # seeds for a draw without a tie, of which one in three to six of v4_tiny is

@@ -22,7 +22,7 @@ from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, SplitRecord, read_record
 from model.data.stored.indexed import token_dtype
 from model.data.stored.shards import SplitWriter
-from reproducers.base.files import file_sha256, json_sha256, scratch_folder
+from patchlane.base.files import file_sha256, json_sha256, scratch_folder
 
 # raised for the sources of which the same inputs begin to give other files; 1 for all others
 FORMATS: dict[Source, int] = {"parquet": 2}

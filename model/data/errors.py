@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 class DataError(PatchlaneError):

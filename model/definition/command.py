@@ -8,7 +8,7 @@ from typer.core import TyperCommand
 
 from model.definition.recipes import Recipe
 from model.kinds.run import Options
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 # options whose name is not that of a field
 SHORT = {"ep": "expert_parallel", "pp": "pipeline_parallel", "fp32": "bf16", "early_reads": "late_reads"}

@@ -13,7 +13,7 @@ from model.families import pattern
 from model.families.family import Family
 from model.kinds.ends import WORDS
 from model.kinds.kind import BF16, FP32, Kind
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 GIB = 2**30
 MOST = 512  # GPUs among which a remedy is looked for

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from model.definition.recipes import RECIPES, Recipe, for_size, known
 from model.families.sizes import SIZES
 from model.kinds.run import Options
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import line_of, read_yaml
 
 SHOW = "python -m model.train SIZE --show-recipe prints all fields, of the recipe and of the run"

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from model.families.family import Family
 from model.families.sizes import SIZES, named
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
 Count = Annotated[int, Field(ge=1, le=MOST)]

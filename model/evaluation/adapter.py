@@ -12,7 +12,7 @@ from tqdm import tqdm
 from model.data.columns.structure import token_columns
 from model.evaluation.likelihood import Score, Scored, Scorer
 from model.evaluation.opening import Opened
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 class Checkpoint(TemplateLM):

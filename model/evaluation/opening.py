@@ -21,7 +21,7 @@ from model.patched import lock, overlay, seams
 from model.patched.stacks import Stack
 from model.saved import opened as saved
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
 

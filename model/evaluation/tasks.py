@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from model.evaluation.opening import Opened
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
-from reproducers.base.optional import load
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
+from patchlane.base.optional import load
 
 HARNESS = "lm-eval"
 logger = logging.getLogger("model.evaluation.tasks")

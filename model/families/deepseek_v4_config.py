@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from model.families.deepseek_v4 import MODEL_TYPE, SIZES, Size
 from model.kinds.deepseek_v4.attention import Csa, Hca, Sliding, Yarn
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 CLASS = "DeepseekV4ForCausalLM"
 TYPES = {

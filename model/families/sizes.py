@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from model.families import deepseek_v4, nam56r
 from model.families.family import Family
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 SIZES: dict[str, Family] = {**nam56r.SIZES, **deepseek_v4.SIZES}
 READ = tuple(name for name, size in SIZES.items() if not size.unread)

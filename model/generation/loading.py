@@ -11,7 +11,7 @@ from model.families.nam56r import Size
 from model.generation.network import Decoder
 from model.layers.common import fp32
 from model.saved.opened import Opened
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 # parts of a checkpoint's keys that stand for modules which the decoder does without
 PARTS = {".mixer.mamba.": ".mixer.", ".core_attention.indexer.": ".indexer.", ".experts.experts.": ".experts."}

@@ -10,7 +10,7 @@ from model.data.columns.incremental import Columns
 from model.data.columns.structure import Language
 from model.data.source.tokenizers import Tokenizer
 from model.families.nam56r import Size
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 PART_OF_CHARACTER = b"\x80"  # in each kind of text all bytes of a character that has several have the same columns
 Fields = dict[str, NDArray[Any]]

@@ -15,7 +15,7 @@ from model.kinds.deepseek_v4 import attention, experts
 from model.kinds.path import Choice, Code, Part, Path, Seam
 from model.kinds.recurrent import m2rnn, mamba3
 from model.kinds.run import Run, bf16, gpu
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named

@@ -25,9 +25,9 @@ from model.kinds.recurrent import mamba3
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
 from reproducers.upstream.store import Store
 
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"

@@ -15,7 +15,7 @@ from model.layers.captured import graphs
 from model.loop.ranks import meeting
 from model.patched import overlay as overlays
 from model.patched.overlay import Overlay
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.probe.lanes import megatron
 from reproducers.probe.ranks import Rank
 

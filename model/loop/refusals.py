@@ -27,7 +27,7 @@ from model.loop import run_record
 from model.patched.stacks import Stack
 from model.records import sinks
 from model.saved import reading
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 # Shared memory of Mamba-3's MIMO backward (bwd_bwd, packed), bytes a block, at state 128, head 64, rank 4, chunk 16,
 # bf16: the launch argument that tilelang 0.1.8 gives for sm_90a

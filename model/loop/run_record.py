@@ -16,7 +16,7 @@ from model.kinds.path import Choice
 from model.kinds.run import Run
 from model.patched import lock, seams
 from model.patched.overlay import Overlay
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
 from reproducers.upstream import git

@@ -24,14 +24,14 @@ from model.layers.captured import graphs
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
 from model.loop.ranks import apart, meeting
-from model.patched import lock, overlay, seams
+from model.patched import left, lock, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.patched.stacks import Stack
 from model.records import metrics
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
 logger = logging.getLogger("model.train")
@@ -125,6 +125,8 @@ def train(
         Store(), overlay.chosen(patches, checkpoints, of, run.cuda_graphs), launch.device(), of, clone
     )
     lock.verify(stack)
+    if place.first:
+        logger.info(left.told(left.left(stack)))
     roots = [stack.root(name) for name in stack.trees]
     chosen = catalogue.choose(size, run, seams.lacking(roots))
     seams.check(catalogue.seams(run_record.choices(chosen, run)), roots)

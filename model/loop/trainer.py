@@ -46,8 +46,8 @@ from model.step.engine import Engine
 from model.step.measured import pace
 from model.step.measured.diagnosis import Diagnosis
 from model.step.measured.launched import Outcome
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.training import coverage as coverage_record
 
 logger = logging.getLogger("model.loop.trainer")

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from model.patched import lock_file
 from model.patched.lock_file import Image, Lock
 from model.patched.overlay import Overlay
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.record.schema import Model
 from reproducers.upstream import merging
 from reproducers.upstream.store import tree_files

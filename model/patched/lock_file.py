@@ -12,8 +12,8 @@ from pydantic import StringConstraints, ValidationError
 from model.patched import overlay
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.record import schema
 from reproducers.record.schema import GitSha, Model, Sha256
 from reproducers.upstream.merging import Applied

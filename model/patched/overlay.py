@@ -15,7 +15,7 @@ from pathlib import Path
 
 from model.patched import stacks
 from model.patched.stacks import Stack, Standing
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
 from reproducers.record import entry, schema
 from reproducers.record.entry import Entry, Manifest

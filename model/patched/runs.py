@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from model.definition.recipes import RECIPES, Recipe
 from model.patched.stacks import DEFAULT
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record import schema
 from reproducers.record.schema import Model
 

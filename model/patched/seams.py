@@ -19,7 +19,7 @@ from typing import Any
 
 from model.kinds import catalogue
 from model.kinds.path import Seam
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 REMEDY = (
     "python -m model.lock check tells whether the tree is the pinned release; for another release read the function, "

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import KEY, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import KEY, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record import schema
 from reproducers.record.entry import Entry
@@ -27,12 +27,14 @@ DEFAULT = "released"
 class Stack(Model):
     """The release or commit of each distribution to train on, and the needs beside them on each device.
 
-    ``absent``: {pack: why the code that it is about is not there}. ``paths``: those asked for where a run names none.
+    ``absent``: {pack: why the code that it is about is not there}. ``unpatched``: {pack: why a run does well without
+    its patch, where the bug is there}. ``paths``: those asked for where a run names none.
     """
 
     name: str = Field(exclude=True)
     about: str
     absent: dict[int, str] = Field(default={})
+    unpatched: dict[int, str] = Field(default={})
     paths: dict[str, str] = Field(default={})
     code: dict[str, Pin]
     needs: dict[str, list[str]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.patched.runs import PatchedRun, Plan
-from reproducers.base.wording import count
+from patchlane.base.wording import count
 
 CHECKPOINTS = "checkpoints"
 

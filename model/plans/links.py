@@ -15,7 +15,7 @@ from model.definition import traffic
 from model.definition.traffic import GB
 from model.kinds.kind import BF16, FP32
 from model.plans.measured import Job, Measured
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 GRADIENTS, WEIGHTS, TOKENS, STAGES = "gradients", "weights", "tokens to and from experts", "between stages"
 KERNELS = {GRADIENTS: "reduce-scatter", WEIGHTS: "all-gather", TOKENS: "all-to-all"}  # as profiles name them

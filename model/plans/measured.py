@@ -14,7 +14,7 @@ from model.profile.bottlenecks import Profile
 from model.profile.kernel_kinds import COMMUNICATION
 from model.reports import benchmarks, limit
 from model.reports.benchmarks import KeptRun
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 
 FOLDER = ROOT / "receipts" / "train"

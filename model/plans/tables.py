@@ -15,7 +15,7 @@ from model.plans import links, measured
 from model.plans.links import KERNELS, NAMEPLATE, Hosts, Rate
 from model.plans.measured import Job, Measured
 from model.plans.step import BUBBLE, COMPUTE, HOST, OPTIMIZER, Prediction, predict
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 SHOWN = 8  # kinds of kernel with a row of their own
 NO_SEQUENCE = "leave --sequence out, or --plan a run with such rows"

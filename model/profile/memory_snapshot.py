@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from model.definition.memory import GIB
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import replacing, write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import replacing, write_atomic
 
 MAX_ENTRIES = 50_000
 LARGEST = 25

@@ -34,7 +34,7 @@ from model.profile.bottlenecks import (
 )
 from model.profile.ceilings import Ceilings
 from model.profile.work import Documents, Share
-from reproducers.base.files import replacing, write_atomic
+from patchlane.base.files import replacing, write_atomic
 
 DATA, REST = "data", "all else"  # phases beside the engine's
 BETWEEN = "Python and all that is no operator"

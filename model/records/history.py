@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.records.records import ENTROPY, Diagnosis, Event, Record, Train, Valid, from_line
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 
 NAME = "metrics.jsonl"

@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 from model.records import history
 from model.records.records import Event, Record, Value, from_line, to_line
 from model.records.sinks import Sink
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import replacing
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import replacing
 
 SUPERSEDED = "metrics.superseded.jsonl"
 BLOCK = 1 << 20  # bytes that are read at a time from a file's end

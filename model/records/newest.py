@@ -9,8 +9,8 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.files import parsed_json
+from patchlane.base.errors import PatchlaneError, from_git
+from patchlane.base.files import parsed_json
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

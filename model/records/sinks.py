@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from model.records.records import Event, Record, Valid
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.optional import load
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.optional import load
 
 logger = logging.getLogger("model.records.sinks")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from model.records.records import Train
 from model.reports import page as describe_page
 from model.reports import report
 from model.reports.report import NONE, RunReport, number
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 
 COMMAND = "python -m model.receipt table > docs/benchmarks.md"

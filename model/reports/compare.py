@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from model.records import history
 from model.records.records import Record, Train
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 DISAGREE = 1
 

@@ -18,8 +18,8 @@ from model.loop import run_record
 from model.records import history
 from model.records.newest import KEPT, RECEIPT
 from model.reports import limit, report
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import file_sha256, parsed_json, within, write_atomic
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import file_sha256, parsed_json, within, write_atomic
 from reproducers.kept import xz
 from reproducers.training.coverage import FILE as COVERAGE
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from model.profile import limits
 from model.profile.bottlenecks import PHASES, Profile, ceiling_rows, markdown, phase_rows
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 
 FILE = "profile.json"

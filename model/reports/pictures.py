@@ -13,8 +13,8 @@ from model.records import history
 from model.records.records import Diagnosis, Phases, Record, Train
 from model.reports import plotting
 from model.reports.plotting import BLUE, GREEN, GREY, MORE, ORANGE, RED
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 
 MARKERS = "osD^vPX"  # of held-out sets
 MOST = 20_000  # steps that are drawn, some ten a pixel

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.files import replacing
-from reproducers.base.optional import load
+from patchlane.base.files import replacing
+from patchlane.base.optional import load
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9730d", "#2b8a57", "#c0392b", "#8a8f98"
 MORE = ("#7b4fb0", "#b8860b", "#17889b", "#c2569b", "#5c4033", "#4d6b8a")  # of curves beside these

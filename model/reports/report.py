@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from model.records import history
 from model.records.records import Phases, Train
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 LATER = (
     "valid_losses",

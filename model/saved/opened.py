@@ -14,7 +14,7 @@ from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
 from model.families.sizes import computed, recorded
 from model.saved import reading, tensor_files, weights
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from model.definition import parameters
 from model.families.family import Family
 from model.saved.names import Names
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 if TYPE_CHECKING:
     from torch import Tensor

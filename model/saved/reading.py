@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, within
 
 if TYPE_CHECKING:  # 4 s, which a command that has no checkpoint need not take
     import torch

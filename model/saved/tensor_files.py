@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.stored.encoding import Encoding
 from model.families import deepseek_v4, deepseek_v4_config
 from model.families.nam56r import Size
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import as_usual, file_sha256, write_atomic
-from reproducers.base.optional import load
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import as_usual, file_sha256, write_atomic
+from patchlane.base.optional import load
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from model.saved import layouts, reading, tensor_files
 from model.saved.layouts import Layout
 from model.saved.public import Place, joined
 from model.saved.tensor_files import Config, PublicConfig
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 if TYPE_CHECKING:
     import torch

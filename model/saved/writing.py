@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, FileSystemWriter, save
 
 from model.saved import reading
-from reproducers.base import disk
-from reproducers.base.files import file_sha256
+from patchlane.base import disk
+from patchlane.base.files import file_sha256
 
 METADATA = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 

@@ -25,7 +25,7 @@ from model.layers.ends.structure import StructureEmbedding
 from model.layers.spec import hybrid_stack
 from model.patched import dialect
 from model.step import megatron
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 class Network(HybridModel):

@@ -1,1 +1,1 @@
-"""Errors, verdicts, exit codes, words and the ends of a command line, for every room. Imports no other room."""
+"""Verdicts, words and the ends of a command line, for every room. Imports no other room."""

@@ -77,6 +77,13 @@ KINDS = {
     "report": Word("a bug for which the pack offers no patch"),
     "guard": Word("a bug that upstream has fixed; the pack stays to show its return"),
 }
+HARMS = {
+    "wrong numbers": Word("a run goes on with values, gradients or checkpoints that are wrong"),
+    "crash": Word("a run ends with an error, or a kernel does not compile"),
+    "memory": Word("a run needs memory that it need not need"),
+    "slow": Word("a run takes time that it need not take, by what is measured or counted"),
+    "trap": Word("nothing fails at first: a setting has no effect, or what was saved cannot be loaded"),
+}
 APPLIES = {
     "CLEAN": Word("the patch applies with neither fuzz nor offset"),
     "ALREADY_APPLIED": Word("the tree already has the patch's change", "retire the pack for this release"),
@@ -146,6 +153,9 @@ TERMS = {
     "diagnosis": Word("what some steps of a run measure by layer, kind of parameter and rank; diagnosis.png"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),
+    "carry": Word(
+        "the kind of a patch of a team's own queue, kept by patchlane import; it owes no reproducer, is no pack"
+    ),
     "overlay": Word("the upstream trees with all locked patches applied, from which training imports"),
     "bundle": Word("everything that chosen packs need on a host without network, in parts"),
     "series": Word("the patches of one upstream tree in an order that git am takes"),
@@ -174,6 +184,15 @@ APPLIED = {
     "applies": Word("git takes the patch with neither fuzz nor offset"),
     "offset": Word("the patch applies without fuzz, some lines further up or down; a run wants it without an offset"),
     "already in": Word("the release has what the patch adds", "retire the pack for it"),
+    "partly in": Word("some hunks of the file apply, the others are in: of a carried patch"),
+    "file gone": Word(
+        "the tree lacks the file that a carried patch changes", "applies --upstream CLONE says who moved it"
+    ),
+    "in no wheel": Word("the file is of the repository alone, CMake or a test say", "applies --upstream CLONE"),
+    "cannot judge": Word(
+        "what a carried patch does there is no text: a link, a submodule, a binary file without its SHA"
+    ),
+    "not patched": Word("an installed package has the code as it is without a carried patch"),
     "conflicts": Word(
         "the patch does not apply", "python -m reproducers.sweep PACK asks whether the bug is there at all"
     ),
@@ -303,6 +322,7 @@ GROUPS = {
     "outcome": OUTCOMES,
     "role of a check": ROLES,
     "kind of pack": KINDS,
+    "harm of a bug": HARMS,
     "way a patch applies": APPLIES,
     "filing decision": DECISIONS,
     "relation of a thread": RELATIONS,

@@ -7,7 +7,7 @@ import os
 import sys
 
 PYTHON = (3, 11, 4)  # the first whose tarfile refuses unsafe archives the way the store relies on
-OURS = ("reproducers", "model")
+OURS = ("patchlane", "reproducers", "model")
 
 
 def unimportable(error: BaseException) -> str:

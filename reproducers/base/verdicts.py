@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
-
-class Exit(IntEnum):
-    """Exit codes of every verb."""
-
-    OK = 0
-    CONTRADICTED = 1
-    USAGE = 2
-    FAULT = 3
-    STOPPED = 75
-    CANNOT_TEST = 77
-    BISECT_SKIP = 125
-    INTERRUPTED = 130
-
+from patchlane.base.exits import Exit
 
 EXIT_MEANING = {
     Exit.OK: "every verdict is the expected one, or is for a folder or commit of which the pack claims nothing; under"

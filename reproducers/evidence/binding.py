@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from reproducers.base.files import record_json
+from patchlane.base.files import record_json
 from reproducers.record.receipt import (
     ARMS,
     HEADED,

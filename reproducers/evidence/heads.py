@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 from pathlib import Path, PurePath
 
-from reproducers.base.errors import PatchlaneError, StoreError, from_git
-from reproducers.base.files import KEY, file_sha256, within
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError, StoreError, from_git
+from patchlane.base.files import KEY, file_sha256, within
+from patchlane.base.wording import count
 from reproducers.evidence.shelf import WITHOUT_LOG, kept
 from reproducers.kept import archive
 from reproducers.record import engine, entry

@@ -10,8 +10,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, temporary, write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, json_sha256, temporary, write_atomic
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
@@ -32,7 +32,10 @@ PROVED = {
     Verdict.REPRODUCED: "reproduced",
     Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
-DERIVED_BY = ("base", "kept", "record", "evidence", "probe/checks", "trial")  # the code of an entry, in reproducers/
+DERIVED_BY = (  # the code of an entry
+    "patchlane/base",
+    *(f"reproducers/{room}" for room in ("base", "kept", "record", "evidence", "probe/checks", "trial")),
+)
 HELD = "held("
 TAKEN = Path("build/receipts")  # `python -m reproducers.run` writes them here
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}

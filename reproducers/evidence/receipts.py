@@ -15,8 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, record_bytes
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, record_bytes
 from reproducers.evidence import binding, booking, shelf
 from reproducers.evidence.shelf import chain, remedy, sweep
 from reproducers.evidence.verification import checked

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from reproducers.base import disk
-from reproducers.base.wording import count
+from patchlane.base import disk
+from patchlane.base.wording import count
 from reproducers.evidence import receipts
 from reproducers.record.schema import ROOT
 from reproducers.trial.experiment import Run, expected

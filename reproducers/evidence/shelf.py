@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reproducers.base.errors import from_git
+from patchlane.base.errors import from_git
 from reproducers.kept import archive
 from reproducers.record import mutation, upstream_tests
 from reproducers.record.schema import ROOT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from patchlane.base.wording import printable, short
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.base.wording import printable, short
 from reproducers.evidence import shelf
 from reproducers.record import mutation
 from reproducers.record.entry import Entry, Manifest, Reach
@@ -28,7 +28,7 @@ whose, and whether it holds.
 
 """
 COLUMNS = (
-    *("pack", "upstream", "bug", "kind", "state", "bug in", "not in", "cpu", "cuda"),
+    *("pack", "upstream", "bug", "harm", "kind", "state", "bug in", "not in", "cpu", "cuda"),
     *("mutants killed", "training runs", "newest receipt"),
 )
 
@@ -86,6 +86,7 @@ def row(pack: Pack, entry: Entry, patches: dict[str, list[Reach]]) -> str:
         f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
         pack.upstream.distribution,
         _plain(pack.title),
+        pack.harm or "–",
         pack.kind,
         entry.state,
         _names(entry.tried, BROKEN),

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import LARGEST
+from patchlane.base.clock import today
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import LARGEST
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
 from reproducers.host import cores

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.clock import today
+from patchlane.base.errors import PatchlaneError
 from reproducers.evidence import receipts
 from reproducers.evidence.manifest import changed_since
 from reproducers.record.schema import Pack

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import psutil
 from packaging.version import Version
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.wording import requirement_name
 from reproducers.base.start import PYTHON
-from reproducers.base.wording import requirement_name
 from reproducers.host import cores
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
 from reproducers.upstream.git import git
 from reproducers.upstream.store import Store
 
-SETUP = ("cpu", "dev", "audit", "desk")  # the extras that `make setup` installs
+SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
 
 
 class Finding(NamedTuple):

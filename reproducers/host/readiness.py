@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.host import facts
 from reproducers.host.facts import Demand, Finding
 from reproducers.probe import stamp

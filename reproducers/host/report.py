@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from patchlane.base.wording import count
 from reproducers.base import cli
-from reproducers.base.wording import count
 from reproducers.host.readiness import examine, exit_code
 from reproducers.record.schema import load_each, refuse
 

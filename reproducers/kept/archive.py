@@ -18,9 +18,9 @@ from pathlib import Path, PurePath
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from reproducers.base import disk
-from reproducers.base.errors import StoreError, from_git
-from reproducers.base.files import bytes_of, file_sha256, record_json, write_atomic
+from patchlane.base import disk
+from patchlane.base.errors import StoreError, from_git
+from patchlane.base.files import bytes_of, file_sha256, record_json, write_atomic
 from reproducers.kept import xz
 
 TAR, INDEX = "archive.tar.xz", "archive.json"

@@ -6,9 +6,9 @@ import io
 import lzma
 from pathlib import Path
 
-from reproducers.base import disk
-from reproducers.base.errors import StoreError, from_git
-from reproducers.base.files import LARGEST, bytes_of, write_atomic
+from patchlane.base import disk
+from patchlane.base.errors import StoreError, from_git
+from patchlane.base.files import LARGEST, bytes_of, write_atomic
 
 SUFFIX = ".xz"
 PRESET = 9  # of liblzma; with it the same content gives the same bytes

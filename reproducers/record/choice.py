@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.wording import short
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import short
 from reproducers.record.schema import Pack, load_named, load_packs
 
 Census = Annotated[

@@ -7,22 +7,27 @@ import hashlib
 
 from reproducers.record.schema import ROOT
 
-# Files of reproducers/, or whole folders.
-PLACES = ("probe", "trial", "upstream/patching", "base/errors", "base/files", "base/verdicts")
+# Modules, or whole folders.
+PLACES = (
+    *("reproducers/probe", "reproducers/trial", "reproducers/upstream/patching", "reproducers/base/verdicts"),
+    *("patchlane/base/errors", "patchlane/base/exits", "patchlane/base/files"),
+)
 
 
 VERIFIER = (
-    *("base/files", "base/verdicts", "kept", "probe/checks", "record/origin", "record/receipt", "record/schema"),
-    *("trial/arms", "trial/rulings", "evidence/binding", "evidence/shelf", "evidence/verification"),
+    *("patchlane/base/exits", "patchlane/base/files", "reproducers/base/verdicts", "reproducers/kept"),
+    *("reproducers/probe/checks", "reproducers/record/origin", "reproducers/record/receipt"),
+    *("reproducers/record/schema", "reproducers/trial/arms", "reproducers/trial/rulings"),
+    *("reproducers/evidence/binding", "reproducers/evidence/shelf", "reproducers/evidence/verification"),
 )
 
 
 @functools.cache
 def digest(places: tuple[str, ...] = ()) -> str:
     """sha256 over path and content of each module in ``places``: what verifies; by default what decides."""
-    here, content = ROOT / "reproducers", hashlib.sha256()
+    content = hashlib.sha256()
     for place in places or PLACES:
-        folder = here / place
-        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [here / f"{place}.py"]:
-            content.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+        folder = ROOT / place
+        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{place}.py"]:
+            content.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return content.hexdigest()

@@ -9,7 +9,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from reproducers.base.errors import PatchlaneError, from_git
+from patchlane.base.errors import PatchlaneError, from_git
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome
 from reproducers.record.receipt import ArmName, Host

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import file_sha256, record_of_file, within
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import file_sha256, record_of_file, within
 from reproducers.base.verdicts import Verdict
 from reproducers.kept import archive
 from reproducers.record.receipt import Host, faults_of

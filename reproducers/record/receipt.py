@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StringConstraints, ValidationError
 
-from reproducers.base.files import record_json, record_of_file
+from patchlane.base.files import record_json, record_of_file
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome, State
 from reproducers.record.origin import Origin, readable

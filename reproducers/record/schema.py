@@ -28,8 +28,8 @@ from pydantic import (
     model_validator,
 )
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray, bytes_of
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import astray, bytes_of
 from reproducers.record.origin import Origin
 
 DEEPEST = 200  # levels of YAML in each other; a pack has 6
@@ -60,6 +60,7 @@ Category = Literal[
     "compiler",
     "legality refactor",
 ]
+Harm = Literal["wrong numbers", "crash", "memory", "slow", "trap"]
 
 
 class Model(BaseModel):
@@ -261,6 +262,7 @@ class Filing(Model):
 class Pack(Model):
     """One bug, its proof and its fix. ``folder`` holds its files.
 
+    ``harm`` and ``effect`` say what the bug does to a run; a pack that ``names_bug`` has both.
     ``untrained``: {patch: {``FILE hunk N``: why no run of ``model/`` can execute it}}.
     """
 
@@ -270,6 +272,8 @@ class Pack(Model):
     claim: str
     category: Category
     kind: Kind
+    harm: Harm | None = None
+    effect: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=110)] | None = None
     upstream: Upstream
     pins: dict[PinName, Pin]
     lanes: dict[Literal["cpu", "cuda"], Lane] = Field(min_length=1)
@@ -285,6 +289,11 @@ class Pack(Model):
     @property
     def id(self) -> str:
         return f"pack{self.number:02d}"
+
+    @property
+    def names_bug(self) -> bool:
+        """Whether there is a bug that an environment can be rid of: no refactor, no report that is held."""
+        return self.kind != "refactor" and not (self.kind == "report" and self.filing.decision == "hold")
 
     @property
     def patch(self) -> Path:
@@ -334,6 +343,10 @@ class Pack(Model):
             raise ValueError("pins.live is required")
         if "upstream" in self.pins:
             raise ValueError('no pin may be named "upstream": receipts call a folder without a pin so')
+        if self.names_bug and (self.harm is None or self.effect is None):
+            raise ValueError("a pack that names a bug needs harm and effect: what it does to a run, in one line")
+        if self.kind == "refactor" and (self.harm or self.effect):
+            raise ValueError("harm, effect: a refactor names no bug")
         if self.kind == "guard" and "fixed" not in self.pins:
             raise ValueError("a guard needs a fixed pin")
         if self.kind in ("bug", "memory", "performance", "refactor") and not self.patch.is_file():

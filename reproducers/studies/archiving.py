@@ -13,10 +13,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import bytes_of
-from reproducers.base.wording import count
+from patchlane.base.clock import today
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import bytes_of
+from patchlane.base.wording import count
 from reproducers.evidence import receipts, shelf
 from reproducers.evidence.verification import refuse, verify_all
 from reproducers.kept import archive

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.record.schema import Pack

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.evidence.shelf import signature
 from reproducers.evidence.verification import checked
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.kept import xz
 from reproducers.record.schema import Model
 

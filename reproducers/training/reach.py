@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reproducers.base.clock import today
-from reproducers.base.files import file_sha256
+from patchlane.base.clock import today
+from patchlane.base.files import file_sha256
 from reproducers.record.entry import Reach
 from reproducers.record.schema import Pack
 from reproducers.training.runs import Executed, TrainingRun

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.files import parsed_json
+from patchlane.base.errors import PatchlaneError, from_git
+from patchlane.base.files import parsed_json
 from reproducers.kept import xz
 from reproducers.training import coverage
 from reproducers.training.coverage import OCCASIONS, CoverageRecord, HunkCoverage, PackCoverage

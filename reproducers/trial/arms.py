@@ -33,8 +33,8 @@ from typing import IO
 
 import psutil
 
-from reproducers.base import clock, disk
-from reproducers.base.wording import Repeats
+from patchlane.base import clock, disk
+from patchlane.base.wording import Repeats
 from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Facts, Stamp, record_of, stamp_of

@@ -6,7 +6,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import Pack
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream.store import Store

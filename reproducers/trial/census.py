@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from reproducers.base.wording import count
+from patchlane.base.wording import count
 from reproducers.probe.arm.census import (
     AMISS,
     AS,

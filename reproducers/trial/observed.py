@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from reproducers.base.files import parsed_json
+from patchlane.base.files import parsed_json
 from reproducers.probe.arm.channel import SECRET_BYTES
 from reproducers.probe.checks import Check, judge
 from reproducers.record import receipt

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from patchlane.base.wording import count
 from reproducers.base import cli
 from reproducers.base.verdicts import Verdict
-from reproducers.base.wording import count
 from reproducers.record.receipt import Arm, ArmName, Check, record_of
 from reproducers.trial import census
 from reproducers.trial.experiment import Run, expected

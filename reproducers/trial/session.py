@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.files import write_atomic
-from reproducers.base.verdicts import VERDICT_MEANING, Exit, Verdict
-from reproducers.base.wording import printable, short
+from patchlane.base.exits import Exit
+from patchlane.base.files import write_atomic
+from patchlane.base.wording import printable, short
+from reproducers.base.verdicts import VERDICT_MEANING, Verdict
 from reproducers.host.facts import visible_gpus
 from reproducers.record.schema import Pack
 from reproducers.trial.arms import ArmResult, kill_children

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from reproducers.base.errors import StoreError
-from reproducers.base.files import astray, file_sha256, within
+from patchlane.base.errors import StoreError
+from patchlane.base.files import astray, file_sha256, within
 
 MAX_BYTES = 3 * 2**30
 MAX_MEMBERS = 100_000

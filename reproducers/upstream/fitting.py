@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import index, pins
 from reproducers.upstream.pins import Sets

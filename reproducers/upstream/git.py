@@ -15,9 +15,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import within
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import within
 from reproducers.record.origin import Origin, readable
 from reproducers.upstream.store import SKIPPED, Store, Tree, tree_digest
 

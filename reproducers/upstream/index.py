@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
 
 Progress = Callable[[str, int, int], None]
 ONLINE = "run without --offline and PATCHLANE_OFFLINE"

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, json_sha256, temporary
 from reproducers.record.schema import Pack
 from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk

@@ -17,9 +17,8 @@ from typing import Any
 from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 
-from reproducers.base import clock
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray, temporary, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import astray, temporary, within
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
@@ -118,53 +117,6 @@ def classify(tree: Path, patch: Path, strip: int, source_root: str = ".") -> App
     return Applicability(
         ApplyClass.CONFLICT, message, "rebase fix.patch on this tree: git apply --3way in a checkout, then git diff"
     )
-
-
-@dataclass(frozen=True)
-class Landing:
-    """How a patch meets a folder where offsets are allowed: why it does not apply, "" where it does; the offsets."""
-
-    refused: str
-    said: str
-
-
-def depth(source_root: str) -> int:
-    """The ``-p`` of a patch in repository layout for a folder of packages, which lacks the repository's source root."""
-    return 1 + (0 if source_root == "." else len(Path(source_root).parts))
-
-
-def command(folder: Path, patch: Path, strip: int) -> list[str]:
-    """The command that patches what is installed: no fuzz, offsets allowed."""
-    return ["patch", "-F0", f"-p{strip}", "-d", str(folder), "-i", str(patch)]
-
-
-def land(folder: Path, patch: Path, strip: int, keep: bool = False) -> Landing:
-    """Whether ``command`` would patch the folder, by a dry run of it; with ``keep`` the folder is patched then.
-
-    The audit and ``applies`` print and judge by this rule. Runs that make receipts allow no offset (``classify``).
-    Where there is no ``patch``, git tries it by the same rule.
-    """
-    if shutil.which("patch") is None:
-        return _land_by_git(folder, patch, strip, keep)
-    tried = [*command(folder, patch.resolve(), strip), "--force", "--no-backup-if-mismatch", "--reject-file=-"]
-    done = clock.run([*tried, "--dry-run"], clock.STEP_S, capture_output=True, text=True)
-    if done.returncode == 0 and keep:
-        clock.run(tried, clock.STEP_S, capture_output=True)
-    rows = done.stdout.splitlines()
-    failed = [row for row in rows if re.search(r"FAILED|can't find file|malformed", row)]
-    why = "; ".join(failed) or (done.stderr or done.stdout).strip().split("\n")[0] or f"it ended with {done.returncode}"
-    return Landing(why if done.returncode else "", "; ".join(row for row in rows if "offset" in row))
-
-
-def _land_by_git(folder: Path, patch: Path, strip: int, keep: bool) -> Landing:
-    flags = (f"-p{strip}", "--verbose", "--whitespace=nowarn")
-    above = folder.resolve().parent
-    done = git("apply", *flags, "--check", str(patch.resolve()), cwd=folder, above=above)
-    if done.returncode == 0 and keep:
-        git("apply", *flags, str(patch.resolve()), cwd=folder, above=above)
-    rows = done.stderr.splitlines()
-    why = next((row for row in rows if row.startswith("error:")), "git does not apply it")
-    return Landing(why if done.returncode else "", "; ".join(row for row in rows if "offset" in row))
 
 
 def touched(patch: Path, strip: int) -> list[str]:

@@ -19,8 +19,8 @@ from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import KEY, within
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import KEY, within
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import archive, git, index, patching

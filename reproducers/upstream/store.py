@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from reproducers.base import disk
-from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
-from reproducers.base.files import (
+from patchlane.base import disk
+from patchlane.base.errors import CannotTestHere, PatchlaneError, StoreError
+from patchlane.base.files import (
     KEY,
     bytes_of,
     file_sha256,

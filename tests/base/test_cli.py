@@ -8,8 +8,8 @@ import sys
 import pytest
 from toy import body
 
+from patchlane.base.errors import PatchlaneError
 from reproducers.base import cli
-from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\u202e\x9b1A"
@@ -34,7 +34,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from reproducers.base import cli
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 EVIL = {evil!r}
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
@@ -70,9 +70,10 @@ def test_nothing_reaches_the_terminal(way, tmp_path):
 
 
 def test_all_else_is_printed_as_it_is(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for way in ("print", "typer", "rich"):
         code = VERB.format(evil="Grüße\t1\n2", way=WAYS[way].replace("Text(EVIL, 'red')", "Text(EVIL)"))
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout.decode().replace("   ", "\t").split() == ["said", "Grüße", "1", "2"]
 

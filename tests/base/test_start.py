@@ -70,7 +70,7 @@ def test_only_others_modules_are_wanting():
     assert not unimportable(ValueError("x"))
 
 
-SCRIPT = ["-c", "import sys; sys.argv[0] = 'bin/patchlane'; from reproducers.__main__ import main; main()"]
+SCRIPT = ["-c", "import sys; sys.argv[0] = 'bin/patchlane'; from patchlane.__main__ import main; main()"]
 
 
 def patchlane(*args, python=(sys.executable,), cwd=ROOT):
@@ -82,7 +82,7 @@ def patchlane(*args, python=(sys.executable,), cwd=ROOT):
 
 def test_the_command_is_the_one_that_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"patchlane": "reproducers.__main__:main"}
+    assert project["scripts"] == {"patchlane": "patchlane.__main__:main"}
 
 
 def test_every_verb_is_in_one_group_under_one_name():
@@ -142,7 +142,8 @@ def test_an_unknown_verb(verb, near):
 
 
 def test_the_command_without_packs_says_what_to_install(tmp_path):
-    shutil.copytree(ROOT / "reproducers", tmp_path / "reproducers", ignore=shutil.ignore_patterns("*.pyc.*"))
+    for name in ("patchlane", "reproducers"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     env = ENVIRONMENT | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, *SCRIPT, "run"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (done.returncode, "pip install -e" in done.stderr) == (77, True)

@@ -3,7 +3,8 @@
 import made
 import pytest
 
-from reproducers.base.verdicts import EXIT_MEANING, VERDICT_MEANING, Exit, Verdict
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import EXIT_MEANING, VERDICT_MEANING, Verdict
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
 
 

@@ -4,9 +4,10 @@ import pytest
 from toy import HEAD, RECORD, edited
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers import export, lint, manifest, render, site
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit, Verdict
+from reproducers.base.verdicts import Verdict
 from reproducers.desk import unwritten
 from reproducers.desk.patches import header
 from reproducers.desk.text import dossier
@@ -31,7 +32,7 @@ def test_places_have_file_line_and_field(draft):
     rows = unwritten.left(draft)
     assert [row.rpartition(": <")[0] for row in rows] == [
         "07_toy/pack.yaml:3: title",
-        "07_toy/pack.yaml:29: reason",
+        "07_toy/pack.yaml:31: reason",
         "07_toy/reproducer.py:1",
     ]
 

@@ -11,8 +11,8 @@ from toy import Toy, git
 from typer.testing import CliRunner
 
 import reproducers.receipts as verb
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.evidence import heads, receipts, shelf, verification
 from reproducers.evidence.verification import verify_all
 from reproducers.record import engine, schema

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from toy import FIRST, TOTAL, edited
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import manifest, receipts
 from reproducers.evidence.manifest import _place, affected, entry_of

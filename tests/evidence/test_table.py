@@ -28,7 +28,7 @@ def test_a_title_is_text(toy, title):
     text = table.render([pack], manifest.content_of([pack], toy.root / "receipts"))
     page = cmarkgfm.github_flavored_markdown_to_html(text)
     cells = re.findall(r"<td>(.*?)</td>", page)
-    assert len(cells) == 12 and "<img" not in page and not set("\x1b\u202e") & set(page)
+    assert len(cells) == 13 and "<img" not in page and not set("\x1b\u202e") & set(page)
     assert set(re.findall(r"<(\w+)", cells[2])) <= {"a"}, "an address is linked, and loads nothing"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tiers import sampled
 from toy import CORE, SOURCE, body, edited, overwrite
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, heads, receipts, shelf, verification
 from reproducers.evidence.receipts import write

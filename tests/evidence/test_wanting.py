@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from toy import FIRST, HEAD, PUBLISHED, REPRODUCER, SOURCE, TOTAL, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.evidence import receipts, wanting
 from reproducers.record.schema import load_pack
 

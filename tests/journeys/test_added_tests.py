@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store

@@ -127,7 +127,9 @@ def test_the_page_of_benchmarks_is_what_its_command_prints():
 def test_every_variable_that_is_read_or_set_has_a_row():
     page = (ROOT / "docs" / "environment.md").read_text()
     rows = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", "".join(re.findall(r"(?m)^\| (`[^|]+) \|", page))))
-    text = "".join(path.read_text() for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py"))
+    text = "".join(
+        path.read_text() for folder in ("patchlane", "reproducers", "model") for path in (ROOT / folder).rglob("*.py")
+    )
     used = set(re.findall(r"""environ(?:\.get|\.setdefault)?[\[(]"(\w+)\"""", text)) - {"PATH"}
     used |= set(re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", text))
     assert {"CUDA_HOME", "PATCHLANE_STORE", "WANDB_PROJECT"} <= used <= rows

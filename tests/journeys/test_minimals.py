@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.desk.text.minimal import code
 from reproducers.record.schema import load_packs
 from reproducers.trial.arms import ArmSpec, _environment

@@ -8,14 +8,20 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 from toy import RECORD, Toy, write_tree
+from toy_environment import known
 
 from model.data.errors import DataError
 from model.data.stored import dataset
 from model.patched.stacks import Stack
 from model.reports import kept
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import KEY, within
+from patchlane.applied.transaction import change
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import KEY, within
+from patchlane.known.index import parsed
+from patchlane.patches import state
+from reproducers.carried import entry
+from reproducers.carried.patches import mails, reader
 from reproducers.desk.page.publish import publish
 from reproducers.desk.page.training import training_runs
 from reproducers.evidence import heads
@@ -76,12 +82,30 @@ def patched(name, root):
     patching.files(root / "fix.patch")
 
 
+def quilted(name, root):
+    mails.files([write_tree(root / "quilt", {"series": name + "\n"})])
+
+
 def filled(root, **fields):
     install.fill_store(index(**fields), root)
 
 
+def indexed(name, root):
+    content = json.loads(known().index.text)
+    content["packs"]["pack07"]["patches"]["fix.patch"]["paths"] = [name]
+    parsed(json.dumps(content).encode(), "x.json", "")
+
+
+def patched_files(name, root):
+    write_tree(root, {f"{state.FOLDER}/{state.NAME}": json.dumps({"schema_version": 1, "changes": {name: {}}})})
+    state.load(root)
+
+
 # {module: the places in it, each given a name and a folder}
 PLACES = {
+    "patchlane.known.index": {"a patched file": indexed},
+    "patchlane.patches.state": {"a changed file": patched_files},
+    "patchlane.applied.transaction": {"a changed file": lambda name, root: change(root, {name: b"x"}, ())},
     "reproducers.upstream.bundle.install": {
         "a tree's key": lambda name, root: filled(root, trees={name: tree()}),
         "the engine's key": lambda name, root: filled(root, engine=name),
@@ -89,6 +113,11 @@ PLACES = {
         "a file's object": lambda name, root: install.build(tree(files=[["a", False, name]]), root, root / "t"),
         "a link of a tree": lambda name, root: install.build(tree(links={name: "a"}), root, root / "t"),
     },
+    "reproducers.carried.patches.reader": {
+        "a patch's file": lambda name, root: reader.parse(f"--- {name}\n+++ {name}\n@@ -0,0 +1 @@\n+x\n".encode(), "x"),
+    },
+    "reproducers.carried.patches.mails": {"a patch of a series": quilted},
+    "reproducers.carried.entry": {"a queue": lambda name, root: entry.write(root, name, [])},
     "reproducers.upstream.store": {
         "a tree's key": lambda name, root: Store(root).tree("trees", name, pins.Origin(kind="made"), lambda _: None),
         "an artefact's file": lambda name, root: Store(root, offline=True).artifact("toy", name, SHA),
@@ -121,6 +150,7 @@ PLACES = {
 }
 # Names that a test elsewhere tries, for they lie in what other programs write.
 ELSEWHERE = {
+    "reproducers.carried.writing": "tests/carried/patches/test_reader.py",
     "reproducers.upstream.archive": "tests/upstream/test_archive.py",
     "reproducers.upstream.git": "tests/upstream/test_git.py",
     "reproducers.studies.suites.suite": "tests/studies/suites/test_suite.py",
@@ -145,12 +175,12 @@ def test_a_name_that_leads_out_is_refused(tmp_path, monkeypatch, place, act, nam
 def test_each_place_is_listed():
     """A module that makes paths of names must be tried here."""
     calling = set()
-    for path in (*(ROOT / "reproducers").rglob("*.py"), *(ROOT / "model").rglob("*.py")):
+    for path in (path for name in ("patchlane", "reproducers", "model") for path in (ROOT / name).rglob("*.py")):
         called = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
         if any(
             a.name in ("within", "astray")
             for node in called
-            if node.module == "reproducers.base.files"
+            if node.module == "patchlane.base.files"
             for a in node.names
         ):
             calling.add(".".join(path.relative_to(ROOT).with_suffix("").parts))

@@ -8,8 +8,9 @@ import pytest
 import tiers
 from toy import git, write_tree
 
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.studies.mutation import ablation
 from reproducers.studies.mutation.score import lines

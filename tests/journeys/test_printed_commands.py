@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.desk.attachment import export
 from reproducers.desk.text.render import render
 from reproducers.record.schema import ROOT, load_packs

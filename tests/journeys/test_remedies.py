@@ -15,7 +15,7 @@ from reproducers.__main__ import verbs
 from reproducers.base import cli
 from reproducers.record.schema import ROOT, load_packs
 
-SOURCES = [path for folder in ("reproducers", "model") for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [path for folder in ("patchlane", "reproducers", "model") for path in sorted((ROOT / folder).rglob("*.py"))]
 HOLE = "X"  # stands for a value put in when the program runs
 END = r"(?=[,;:)`\"]|$| then | or | and | && )"
 OURS = re.compile(rf"python3? -m (reproducers|model)\.([a-z_]+)\b(.*?){END}", re.M)

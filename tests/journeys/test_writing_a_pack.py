@@ -39,7 +39,7 @@ STEPS = [Step(*match) for match in STEP.findall((ROOT / "docs" / "writing-a-pack
 def desk(tmp_path):
     """A checkout without packs, the upstream's beside it, and a package index that has the upstream's release."""
     pytest.importorskip("cmarkgfm")
-    for name in ("reproducers", "templates"):
+    for name in ("patchlane", "reproducers", "templates"):
         shutil.copytree(ROOT / name, tmp_path / "repo" / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     (tmp_path / "repo" / "packs").mkdir()
     write_tree(tmp_path / "toyup", SOURCE)

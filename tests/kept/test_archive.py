@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError, StoreError
+from patchlane.base.errors import PatchlaneError, StoreError
 from reproducers.kept import archive, xz
 from reproducers.kept.archive import INDEX, TAR, Member
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError, StoreError
+from patchlane.base.errors import PatchlaneError, StoreError
 from reproducers.kept import xz
 
 TEXT = b'{"step": 1}\n' * 500

@@ -157,6 +157,7 @@ PLANTED = [
     said("number-body", "With 12,345 tokens."),
     said("number-body", "It takes 93% of a step."),
     Edit("number-record", RECORD, "title: DSA makes", "title: For 12,345 tokens DSA makes"),
+    Edit("number-record", RECORD, "effect: The host waits", "effect: For 9.7 ms the host waits"),
     Edit("number-record", RECORD, "The backward of the DSA", "For 3.7 ms the backward of the DSA"),
     new_file("patch-scope", "tools/x.py"),
     new_file("patch-scope", "megatron/core/README.txt"),

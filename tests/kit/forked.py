@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.probe.checks import CannotTest
 from reproducers.record.schema import ROOT
 

@@ -1,7 +1,7 @@
 """How a script of this folder begins that runs kernels under Triton's interpreter, in a process of its own."""
 
 from model.patched import overlay
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.probe.checks import CannotTest
 from reproducers.probe.lanes import triton
 from reproducers.upstream.store import Store

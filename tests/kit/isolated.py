@@ -42,7 +42,7 @@ def activate(device: str, stack: str = "released", packs: tuple[int, ...] = ()) 
     with torch.device("meta"):  # torch lists its factories when first used: before the stand-ins for CUDA wrap them
         torch.empty(0)
     from model.patched import overlay, stacks
-    from reproducers.base.errors import CannotTestHere
+    from patchlane.base.errors import CannotTestHere
     from reproducers.probe.checks import CannotTest
     from reproducers.probe.lanes import megatron
     from reproducers.probe.ranks import Rank

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import load_packs
 from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store

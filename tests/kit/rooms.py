@@ -8,14 +8,15 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("patchlane", "reproducers", "model")  # the lowest first
 PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = yaml.safe_load((ROOT / "docs" / "rooms.yaml").read_text())
 MARKS = re.compile(r"(?<=<!-- rooms -->\n).*?(?=<!-- /rooms -->)", re.S)
 
 
 def modules():
-    """{dotted name: path} of the engine and the model."""
-    paths = [path for package in ("reproducers", "model") for path in (ROOT / package).rglob("*.py")]
+    """{dotted name: path} of the audit, the engine and the model."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
@@ -44,7 +45,7 @@ def order(graph):
 def picture():
     """The rooms as text, the highest first."""
     rows = []
-    for folder in ("reproducers", "model"):
+    for folder in PACKAGES[::-1]:
         rows.append(f"{folder}/".ljust(14) + "a file here is a command; nothing imports it")
         for room, meaning in reversed(ROOMS[folder].items()):
             rows.append(f"  {room}/".ljust(14) + meaning)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.start import mutants
 from reproducers.evidence import receipts
 from reproducers.evidence.manifest import changed_since

@@ -106,6 +106,8 @@ title: total forgets the first value
 claim: total and first are wrong.
 category: memory
 kind: bug
+harm: wrong numbers
+effect: Every total lacks its first value
 upstream:
   repo: toy/toyup
   distribution: toyup
@@ -324,7 +326,8 @@ class Toy:
         """A copy of the engine with the toy's packs as its own, for what reads the repository's root."""
         root = self.root / "repo"
         # with its bytecode, which another worker may be writing
-        shutil.copytree(ROOT / "reproducers", root / "reproducers", ignore=shutil.ignore_patterns("*.pyc.*"))
+        for name in ("patchlane", "reproducers"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copytree(pack.folder.parent, root / "packs")
         return root
 

@@ -1,10 +1,15 @@
 """Folders as an installation leaves them, with the toy's package, and fingerprints of the toy."""
 
+from pathlib import Path
+
+import pytest
 from toy import FIRST, SOURCE, TOTAL, edited, write_tree
 
-from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
-from reproducers.studies.installed.functions import functions
+from patchlane.known.functions import functions
+from patchlane.known.index import SCHEMA, Index, Known, KnownPack, KnownPatch, KnownTree
+from reproducers.studies.installed import described
 
+PATCHES = {"fix.patch": KnownPatch("0" * 64, ("toyup/core.py",))}
 NAMES = ("toyup/core.py:first", "toyup/core.py:total")
 PATCHED = edited(TOTAL, FIRST)
 FIXED = edited(TOTAL, (FIRST[0], "return 0"))
@@ -34,5 +39,21 @@ HEALTHY = tree("2.0", "fixed", FIXED)
 
 
 def known(*trees):
+    """An index that has pack07 with these trees, and no pack's folder."""
     trees = trees or (BUGGY, MENDED, HEALTHY)
-    return Fingerprints(packs={"pack07": Fingerprint(distribution="toyup", package="toyup", trees=list(trees))})
+    texts = {"title": "total forgets", "claim": "total is wrong.", "folder": "07_toy", "added": "2026-11-24"}
+    plain = KnownPack(
+        **texts, distribution="toyup", package="toyup", repository="toy/up", strip=1, trees=trees, patches=PATCHES
+    )
+    return Known(Index(SCHEMA, "2026-11-30", {"pack07": plain}), Path("packs"))
+
+
+def known_of(*packs, trees=(), added="2026-11-24"):
+    """The index of these packs, each with the trees, the packs' own folders beside it."""
+    entries = {}
+    for pack in packs:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(described, "days", lambda pack, root: (added, added))
+            entries[pack.id] = described.described(pack, tuple(trees) or (BUGGY, MENDED, HEALTHY), pack.folder)
+    index = Index(SCHEMA, "2026-11-30", entries, described.repositories([*packs]), described.releases_of([*packs]))
+    return Known(index, packs[0].folder.parent)

@@ -9,7 +9,7 @@ import pytest
 from model.definition.recipes import Recipe
 from model.kinds.run import Options
 from model.records import history
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 
 NAMES = {"ep": "expert_parallel", "pp": "pipeline_parallel"}
 FIELDS = {*Recipe.model_fields, *Options.model_fields} - {"steps"}

@@ -620,7 +620,7 @@ def begun(folder: str, data: str, fault: str = "") -> dict[str, Any]:
     from model.loop.saving import checkpoint
     from model.loop.saving import writing as shares
     from model.saved import writing
-    from reproducers.base.errors import PatchlaneError
+    from patchlane.base.errors import PatchlaneError
 
     def fail(*_: Any) -> Any:
         raise ValueError("planted") if fault == "name" else MemoryError
@@ -660,7 +660,7 @@ def begun(folder: str, data: str, fault: str = "") -> dict[str, Any]:
 def refused(folders: list[str], data: str) -> list[str]:
     """What is said on resuming from each checkpoint, in turn; "" where it is loaded."""
     from model.loop.saving import checkpoint
-    from reproducers.base.errors import PatchlaneError
+    from patchlane.base.errors import PatchlaneError
 
     engine, found = started(data), []
     for path in map(Path, folders):

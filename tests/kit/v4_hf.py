@@ -7,7 +7,7 @@ import v4_network as net
 
 from model.alignment.deepseek_v4 import public
 from model.saved import public as names
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 
 def needed():

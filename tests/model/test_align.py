@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from model import align as verb
 from model.patched import overlay
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record.schema import ROOT
 
 

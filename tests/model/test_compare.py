@@ -11,7 +11,7 @@ from recorded import step
 from model.records.metrics import MetricsLog
 from model.records.records import Phases
 from model.reports.compare import compare
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 
 

@@ -15,7 +15,7 @@ from model.coverage import app
 from model.patched.proof import table
 from model.patched.proof.watching import Coverage, require
 from model.records.records import Phases
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.training import coverage as coverage_record
 
 PACK = "pack07"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from model import describe as verb
 from model.definition import parameters
 from model.families.sizes import SIZES
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 
 # Runs a module as ``python -m`` does and says, last, which heavy packages came with it.

@@ -5,7 +5,7 @@ import sys
 from typer.testing import CliRunner
 
 from model import evaluate
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 
 def test_without_the_harness_it_says_what_to_install_before_it_reads_anything(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import model.lock as lock_verb
 from model.patched import lock, lock_file, overlay, stacks
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record import schema
 from reproducers.upstream import pins
 from reproducers.upstream.store import Store, Tree

@@ -14,7 +14,7 @@ from recorded import held_out, step
 from model.records.metrics import MetricsLog
 from model.records.records import Diagnosis
 from model.reports import pictures, plotting
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[train]")

@@ -14,7 +14,7 @@ import recorded
 from model.records import newest
 from model.records.metrics import MetricsLog
 from model.reports import kept as receipt
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

@@ -12,7 +12,7 @@ from model.profile.bottlenecks import markdown
 from model.records.metrics import MetricsLog
 from model.reports import limit
 from model.reports.report import rows, summarise
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from model.records.metrics import MetricsLog
 from model.reports.compare import spread
 from model.spread import app
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def run(folder, loss, held=(), steps=20, digest="a", tokens=1000):

@@ -10,18 +10,19 @@ from reproducers.record import engine
 from reproducers.record.schema import ROOT
 
 HERE = ROOT / "reproducers"
+OURS = ("patchlane", "reproducers")
 
 
 def imported(path):
-    """Modules of reproducers/ that a file imports anywhere in it."""
+    """Modules of the engine that a file imports anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "reproducers":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             yield from (file for name in names if (file := ROOT / f"{name.replace('.', '/')}.py").is_file())
 
 
 def covered(path):
-    inside = path.relative_to(HERE).with_suffix("").as_posix()
+    inside = path.relative_to(ROOT).with_suffix("").as_posix()
     return any(inside == place or inside.startswith(f"{place}/") for place in engine.PLACES)
 
 
@@ -44,7 +45,7 @@ def test_what_starts_and_rules_an_arm_is_in_it(name):
 
 def test_places_are_there():
     for place in engine.PLACES:
-        assert (HERE / place).is_dir() or (HERE / f"{place}.py").is_file(), place
+        assert (ROOT / place).is_dir() or (ROOT / f"{place}.py").is_file(), place
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def digest(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "PLACES", ("room", "alone"))
 
     def made(**files):
-        named = {f"reproducers/{name.replace('__', '/')}.py": text for name, text in files.items()}
+        named = {f"{name.replace('__', '/')}.py": text for name, text in files.items()}
         write_tree(Path(tmp_path), named)
         return engine.digest.__wrapped__()
 

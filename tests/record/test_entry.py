@@ -3,7 +3,7 @@
 import made
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record import entry
 from reproducers.record.entry import Chain, Manifest
 from reproducers.record.schema import ROOT

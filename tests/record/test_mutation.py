@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reproducers.base.clock import today
-from reproducers.base.files import record_bytes
+from patchlane.base.clock import today
+from patchlane.base.files import record_bytes
 from reproducers.evidence import heads, shelf, verification
 from reproducers.kept import archive
 from reproducers.record import mutation

@@ -5,7 +5,7 @@ import json
 import pytest
 from toy import body
 
-from reproducers.base.files import record_bytes
+from patchlane.base.files import record_bytes
 from reproducers.evidence import receipts, shelf
 from reproducers.evidence.receipts import write
 from reproducers.evidence.verification import verify_all

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from toy import PUBLISHED, RECORD, THREAD, write_tree
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record.schema import (
     load_each,
     load_named,
@@ -63,6 +63,11 @@ FAULTS = {
     "unknown nested key": (("    timeout_s: 30", "    timeout: 30"), "lanes.cpu.timeout", "extra_forbidden"),
     "category": (("category: memory", "category: other"), "category", "literal_error"),
     "kind": (("kind: bug", "kind: typo"), "kind", "literal_error"),
+    "harm": (("harm: wrong numbers", "harm: bad"), "harm", "literal_error"),
+    "harm is missing": (("harm: wrong numbers\n", ""), "", OWN, "harm and effect"),
+    "effect is missing": (("effect: Every total lacks its first value\n", ""), "", OWN, "harm and effect"),
+    "effect of more than a line": (("effect: Every", f"effect: {'x' * 110} Every"), "effect", "string_too_long"),
+    "harm of a refactor": (("kind: bug", "kind: refactor"), "", OWN, "harm, effect"),
     "repo": (("repo: toy/toyup", "repo: toyup"), "upstream.repo", PATTERN),
     "sha": (('release: "1.0"', "sha: " + "a" * 39), "pins.live.sha", PATTERN),
     "release that is a number": (('release: "1.0"', "release: 1.0"), "pins.live.release", "string_type"),
@@ -193,7 +198,7 @@ def test_needs(toy):
     ]
 
 
-PLACE = "07_toy/pack.yaml:14: pins.live."
+PLACE = "07_toy/pack.yaml:16: pins.live."
 COMMAND = "python -m reproducers.release toyup "
 
 
@@ -201,8 +206,8 @@ COMMAND = "python -m reproducers.release toyup "
     ("pin", "what", "command"),
     [
         ('"1.7"', f"{PLACE}release: releases.yaml has no toyup 1.7", f"{COMMAND}1.7"),
-        (f'"1.0"\n    sha: {"a" * 40}', "07_toy/pack.yaml:15: pins.live.sha: ", f"{COMMAND}1.0"),
-        (f'"1.0"\n    artifacts: {{x.whl: {"b" * 64}}}', "07_toy/pack.yaml:15: pins.live.artifacts: ", f"{COMMAND}1.0"),
+        (f'"1.0"\n    sha: {"a" * 40}', "07_toy/pack.yaml:17: pins.live.sha: ", f"{COMMAND}1.0"),
+        (f'"1.0"\n    artifacts: {{x.whl: {"b" * 64}}}', "07_toy/pack.yaml:17: pins.live.artifacts: ", f"{COMMAND}1.0"),
     ],
 )
 def test_a_release_is_known_by_its_name_alone(toy, pin, what, command):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.record.upstream_tests import listed
 

@@ -10,8 +10,8 @@ from toy import Toy, write_tree
 from typer.testing import CliRunner
 
 import reproducers.receipts as verb
-from reproducers.base import clock
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import clock
+from patchlane.base.errors import PatchlaneError
 from reproducers.evidence import heads, manifest, receipts, shelf, verification
 from reproducers.evidence.verification import verify_all
 from reproducers.kept import archive

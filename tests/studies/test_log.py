@@ -4,8 +4,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import explain
-from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 from reproducers.studies import log
 

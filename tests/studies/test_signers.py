@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import reproducers.receipts as verb
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.desk.page.views import pack_views
 from reproducers.evidence import heads, shelf, table
 from reproducers.evidence.manifest import build, import_receipts

@@ -5,7 +5,7 @@ import datetime
 import pytest
 from toy import FIRST, TOTAL, edited
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.record.entry import Reach
 from reproducers.training import reach
 from reproducers.training.runs import Executed, TrainingRun

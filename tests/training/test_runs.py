@@ -5,8 +5,8 @@ import json
 import pytest
 from toy import write_tree
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.kept import xz
 from reproducers.record import entry, schema
 from reproducers.record.schema import ROOT

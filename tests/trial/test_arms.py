@@ -22,7 +22,7 @@ import pytest
 from tiers import sampled
 from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.probe import Probe
 from reproducers.probe.checks import Check, Signature, judge, judge_error

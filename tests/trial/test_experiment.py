@@ -4,7 +4,7 @@ import pytest
 from seeded import SEEDED
 from toy import CORE, DEAD, FIRST, HEAD, RECORD, SOURCE, SUM, TOTAL, body, diff, edited, git, listing, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
 from reproducers.studies.mutation import ablation
@@ -335,7 +335,15 @@ def test_bitwise_identity_is_a_sentinel(toy):
     p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
     p.digest("scaled", bytes(core.scale([1, 2], 3)))
     """
-    run = toy.run(toy.pack(toy.patch(edited(TOTAL)), body(code), RECORD.replace("kind: bug", "kind: refactor")))
+    run = toy.run(
+        toy.pack(
+            toy.patch(edited(TOTAL)),
+            body(code),
+            RECORD.replace(
+                "kind: bug\nharm: wrong numbers\neffect: Every total lacks its first value", "kind: refactor"
+            ),
+        )
+    )
     assert run.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED", "BITWISE_IDENTICAL"]
     changed = edited(TOTAL, ("value * factor for", "value * factor + 1 for"))
     run = toy.run(toy.pack(toy.patch(changed), body(code)))

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 from archives import make_tar, make_zip
 
-from reproducers.base.errors import StoreError
+from patchlane.base.errors import StoreError
 from reproducers.upstream import archive
 
 

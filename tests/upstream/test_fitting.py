@@ -6,7 +6,7 @@ import many_releases
 import pytest
 from toy import PUBLISHED, SOURCE, write_tree
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import receipts, verification
 from reproducers.record.origin import Origin

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from toy import SOURCE, git, overwrite, write_tree
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.studies.versions import commits
 from reproducers.upstream import git as gittree
 from reproducers.upstream.store import Store, tree_digest

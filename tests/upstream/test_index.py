@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
 from reproducers.upstream import index
 from reproducers.upstream.store import Store, no_progress
 

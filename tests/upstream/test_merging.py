@@ -3,7 +3,7 @@
 import pytest
 from toy import FIRST, HEAD, RECORD, SOURCE, TOTAL, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.origin import Origin
 from reproducers.upstream import merging
 

@@ -6,7 +6,7 @@ import pytest
 from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, named, write_tree
 from unidiff.errors import UnidiffParseError
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.receipt import Compiled, Executed, Function
 from reproducers.upstream.patching import (
     ApplyClass,

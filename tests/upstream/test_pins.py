@@ -6,7 +6,7 @@ import json
 import pytest
 from toy import FIRST, PUBLISHED, RECORD, SOURCE, TOTAL, edited, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import index, pins

@@ -20,9 +20,9 @@ from archives import make_tar, make_zip
 from filelock import FileLock
 from toy import SOURCE, named, overwrite, write_tree
 
-from reproducers.base import disk
-from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
-from reproducers.base.files import file_sha256
+from patchlane.base import disk
+from patchlane.base.errors import CannotTestHere, PatchlaneError, StoreError
+from patchlane.base.files import file_sha256
 from reproducers.evidence import receipts
 from reproducers.evidence.saving import places
 from reproducers.evidence.verification import verify_all
@@ -290,7 +290,7 @@ CHILD = textwrap.dedent(
     import shutil, sys, time
     from pathlib import Path
     from reproducers.upstream import index, store
-    from reproducers.base.files import file_sha256
+    from patchlane.base.files import file_sha256
     root, wheel, log = map(Path, sys.argv[1:4])
 
     def download(distribution, filename, target, progress):

@@ -14,7 +14,7 @@ from model.families.deepseek_v4 import Size
 from model.kinds.path import Choice
 from model.kinds.run import Run
 from model.saved import public as names
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 OF_MTP = ("entered", "left", "hidden", "mtp")
 SPREAD = 0.3  # deviation of what is drawn and no matrix

@@ -13,8 +13,8 @@ from torch import Tensor
 from model.alignment.watched import Seen, watching
 from model.families import deepseek_v4_config
 from model.families.deepseek_v4 import Size
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.optional import load
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.optional import load
 
 VERSION = "5.24.0"
 NAME = f"transformers {VERSION}"

@@ -11,7 +11,7 @@ from model.alignment.nam56r.exact import exact
 from model.families.nam56r import Size
 from model.kinds.path import Choice
 from model.kinds.run import Run
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 A_FLOOR = 1e-4  # of the published model: the slowest rate of decay of Mamba-3
 # Of the second variant: a floor that half of the rates are below, weights of losses that gradients feel, and so small

@@ -11,7 +11,7 @@ from pathlib import Path
 from model.data.errors import DataError
 from model.data.stored.dataset import Dataset, DatasetRecord, Split
 from model.data.stored.encoding import Encoding
-from reproducers.base.files import json_sha256
+from patchlane.base.files import json_sha256
 
 SOURCE = re.compile(r"(?:(?P<weight>[^:=/]+):)?(?:(?P<name>[^:=/]+)=)?(?P<folder>.+)", re.S)
 SYNTAX = "WEIGHT:FOLDER or WEIGHT:NAME=FOLDER"

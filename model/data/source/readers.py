@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from model.data.columns.structure import Language
 from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription, Document, Source, decodes, digest_files
-from reproducers.base import optional
-from reproducers.base.files import parsed_json
+from patchlane.base import optional
+from patchlane.base.files import parsed_json
 
 BLANK_LINE = r"\s*"
 COMPRESSED = {".gz": "zcat", ".zst": "zstdcat"}  # suffix: what prints such a file

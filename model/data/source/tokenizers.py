@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from model.data.errors import DataError
-from reproducers.base import optional
-from reproducers.base.files import file_sha256
+from patchlane.base import optional
+from patchlane.base.files import file_sha256
 
 BYTE_EOD = 256
 

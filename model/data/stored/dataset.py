@@ -12,7 +12,7 @@ from model.data.source.corpus import CorpusDescription
 from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.indexed import REBUILD, IndexedDataset
 from model.data.stored.shards import Joined, opened
-from reproducers.base.files import file_sha256, json_sha256, within
+from patchlane.base.files import file_sha256, json_sha256, within
 
 RECORD = "dataset.json"
 Split = Literal["train", "valid"]

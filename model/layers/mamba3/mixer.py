@@ -28,7 +28,7 @@ from model.kinds.recurrent import mamba3 as kind
 from model.layers.common import documents, fp32
 from model.layers.mamba3 import rows, upstream
 from model.patched import seams
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 FP32 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")
 

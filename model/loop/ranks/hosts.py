@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from model.loop.ranks import agreement
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 TOKEN = ".shared-"  # and a random name: rank 0's, in the run's folder while the others look for it
 PATIENCE_S = 10.0  # network file systems show another host's new file some seconds later

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 if TYPE_CHECKING:
     import torch.distributed as dist

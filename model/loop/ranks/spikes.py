@@ -20,7 +20,7 @@ from model.definition.recipes import Recipe
 from model.loop import refusals
 from model.loop.ranks import agreement
 from model.records import history
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 REWIND = "rewind"  # the event's name
 STILL = 1e-3  # of the median: the least deviation, so that a loss that stands still does not spike by rounding

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from model.loop.ranks import apart
-from reproducers.base.files import write_atomic
+from patchlane.base.files import write_atomic
 
 FILE = "stop"  # in the run's folder; rank 0 looks for it after each step and between micro-batches of an evaluation
 LEFT = "stopped.json"  # there where a run was stopped, saved and has steps left; a start removes it

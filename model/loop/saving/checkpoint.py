@@ -34,8 +34,8 @@ from model.saved import reading
 from model.saved import writing as on_disk
 from model.saved.reading import complete, damage, name
 from model.step.engine import Engine
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, write_atomic
 
 logger = logging.getLogger("model.loop.saving.checkpoint")
 PARTIAL, DAMAGED = ".partial-", ".damaged-"

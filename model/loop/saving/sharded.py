@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from model.kinds.run import OptimizerFormat
 from model.step import muon
 from model.step.engine import Engine
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 CONTENT = {"optimizer": "stretches of flat parameters"}  # of AdamW; Megatron adds to what it is given
 RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}

@@ -16,7 +16,7 @@ from typing import Any
 
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 
 THREADS = 4  # files of a rank, each with a thread that writes it; processors are the steps' too
 

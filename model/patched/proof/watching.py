@@ -19,7 +19,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from model.patched.overlay import Overlay
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.codehash import nested
 from reproducers.probe.watch import Ranges, Watch
 from reproducers.training.coverage import BUILD, OUTSIDE, CompiledKernel, CoverageRecord, HunkCoverage, PackCoverage

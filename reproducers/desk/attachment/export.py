@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
 from reproducers.record.schema import Pack, parsed, text_of

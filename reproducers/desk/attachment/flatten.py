@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
+from reproducers.base.start import OURS
 from reproducers.record.schema import parsed
 
 ENGINE = Path(__file__).resolve().parents[2] / "probe"
@@ -161,7 +162,7 @@ def _defined(node: ast.stmt) -> list[str]:
 def _stays(node: ast.AST) -> bool:
     """Whether a node has no place in the single file: it imports the engine, or serves this repository only."""
     if isinstance(node, ast.ImportFrom):
-        return (node.module or "").split(".")[0] == "reproducers"
+        return (node.module or "").split(".")[0] in OURS
     inner = node.body if isinstance(node, ast.If) else []
     return any(isinstance(n, ast.ImportFrom) and n.module == STAYS for n in inner)
 

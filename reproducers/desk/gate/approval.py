@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.desk.text.dossier import sums
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
 

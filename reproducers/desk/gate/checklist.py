@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import BROKEN, HEALTHY
 from reproducers.desk.attachment import export
 from reproducers.desk.blockers import REFRESH, blockers, releases_tried

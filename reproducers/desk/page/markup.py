@@ -1,15 +1,14 @@
-"""Texts of the report page as safe HTML: Markdown as GitHub reads it, highlighted patches, logs split by arm."""
+"""Texts of the report page as safe HTML: Markdown as GitHub reads it, and highlighted patches."""
 
 from __future__ import annotations
 
 import functools
 import html
-import re
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from reproducers.base.wording import printable
+from patchlane.base.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-ARM_LINE = re.compile(r"^\[(pristine|patched|fixed|verdict)\] ")
 TAGS = {
     "a",
     "blockquote",
@@ -56,17 +54,6 @@ TAGS = {
 ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "span": {"class"}, "ol": {"start"}}
 # a wide table scrolls inside its own box, which the keyboard must reach
 SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>'
-
-
-def split_log(text: str) -> dict[str, str]:
-    """{arm: its lines}, arms in the order of their first lines; a line without a prefix is of the line before's arm."""
-    parts: dict[str, list[str]] = {}
-    arm = "run"
-    for line in text.splitlines():
-        if prefix := ARM_LINE.match(line):
-            arm, line = prefix[1], line[prefix.end() :]
-        parts.setdefault(arm, []).append(line)
-    return {name: "\n".join(lines) for name, lines in parts.items()}
 
 
 def highlight(code: str, language: str) -> Markup:

@@ -1,4 +1,8 @@
-"""Every file of the report page: pages from ``templates/site``, and copies of the receipts that they link to."""
+"""Every file of the report page: pages from ``templates/site``, and copies of the newest receipts.
+
+Of an older receipt and of a training run's records the page tells where in the repository they lie, so that the site
+stays small.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from patchlane.base.wording import printable, short
 from reproducers.base.glossary import STATES
 from reproducers.base.verdicts import HEALTHY, VERDICT_MEANING
-from reproducers.base.wording import printable, short
-from reproducers.desk.page import views
-from reproducers.desk.page.training import SHORT, TrainingRun, training_runs
+from reproducers.desk.page import feeds, views
+from reproducers.desk.page.standings import ANSWERS, matrices
+from reproducers.desk.page.training import SHORT, TrainingRun, by_size, training_runs
 from reproducers.evidence.shelf import signature
 from reproducers.evidence.verification import refuse, verify_all
-from reproducers.kept import archive
-from reproducers.record.schema import ROOT, Pack
+from reproducers.kept import archive, xz
+from reproducers.record.schema import ROOT, Pack, load_releases
 
 TEMPLATES = ROOT / "templates" / "site"
 TONES = {
@@ -77,6 +82,7 @@ def environment() -> Environment:
 
 def _context(packs: list[views.PackView], runs: list[TrainingRun]) -> dict[str, Any]:
     receipts = [receipt for view in packs for receipt in view.history]
+    told = [view.told for view in packs]
     states: dict[str, int] = {}
     for view in packs:
         word = view.entry.state.split("(")[0]
@@ -86,6 +92,11 @@ def _context(packs: list[views.PackView], runs: list[TrainingRun]) -> dict[str, 
         "packs": packs,
         "hosts": views.host_views(packs),
         "runs": runs,
+        "sizes": by_size(runs),
+        "told": told,
+        "matrices": matrices(told, load_releases(packs[0].pack.folder.parent)),
+        "answers": ANSWERS,
+        "copied": {lane.receipt.href for view in packs for lane in view.lanes},
         "states": states,
         "receipts": len(receipts),
         "newest": max(receipt.body.started for receipt in receipts),
@@ -113,18 +124,22 @@ def pages(packs: list[Pack], root: Path) -> dict[str, bytes]:
         [
             ("site.css", (TEMPLATES / "site.css").read_bytes()),
             page("index.html.j2", "index.html"),
+            page("releases.html.j2", "releases.html"),
+            page("hosts.html.j2", "hosts.html"),
             page("training.html.j2", "training.html"),
             *(page("pack.html.j2", view.page, view=view) for view in shown),
-            *(page("host.html.j2", host.page, host=host) for host in context["hosts"]),
+            *(page("run.html.j2", run.page, run=run) for run in runs),
+            (feeds.FEED, feeds.feed(context["told"])),
+            *((f"index/{one.distribution}.json", feeds.index(one)) for one in context["matrices"]),
             *_copies(shown, runs),
         ]
     )
 
 
 def _copies(packs: list[views.PackView], runs: list[TrainingRun]) -> list[tuple[str, bytes]]:
-    receipts = [receipt for view in packs for receipt in view.history]
+    receipts = [lane.receipt for view in packs for lane in view.lanes]
     copies = [(receipt.href, archive.data(receipt.path)) for receipt in receipts]
     copies += [(f"{view.folder}/{name}", data) for view in packs for name, data in view.files.items()]
-    copies += [(receipt.log_href, archive.data(receipt.path.with_suffix(".log"))) for receipt in receipts]
+    copies += [(receipt.log_href, xz.packed(archive.data(receipt.log))) for receipt in receipts]
     copies += [(r.signature_href, signature(r.path).read_bytes()) for r in receipts if r.signature_href]
-    return copies + [(f"{run.href}/{path.name}", path.read_bytes()) for run in runs for path in run.files]
+    return copies + [(f"{run.href}/{run.files[0].name}", run.files[0].read_bytes()) for run in runs]

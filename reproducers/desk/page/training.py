@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import bytes_of, parsed_json, within
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import bytes_of, parsed_json, within
 from reproducers.desk.page.charts import Curve, curve
 from reproducers.kept import xz
 
@@ -67,9 +67,17 @@ class TrainingRun:
         return f"receipts/train/{self.name}"
 
     @property
+    def page(self) -> str:
+        return f"training/{self.name}.html"
+
+    @property
     def size(self) -> str:
         """The name of the model's size; "" if the run was kept without its run.json."""
         return str(self.setup.get("size", {}).get("name", ""))
+
+    @property
+    def tokens(self) -> int:
+        return int(self.summary.get("tokens") or 0)
 
     @property
     def gpus(self) -> int | None:
@@ -120,6 +128,16 @@ def training_runs(root: Path) -> list[TrainingRun]:
     """All runs kept under ``root``, fastest first. Raises PatchlaneError if a receipt is malformed."""
     runs = [_run(path) for path in sorted(root.glob("*/receipt.json"))]
     return sorted(runs, key=lambda run: -(run.summary.get("tokens_per_s_per_gpu") or 0))
+
+
+def by_size(runs: list[TrainingRun]) -> dict[str, list[TrainingRun]]:
+    """{size: its runs}, the size and the run with the most tokens first, then runs of ``SHORT`` steps and more."""
+    longest = dict[str, TrainingRun]()
+    for run in runs:
+        longest[run.size] = max(longest.get(run.size, run), run, key=lambda one: one.tokens)
+    sizes = sorted(longest, key=lambda size: (not size, -longest[size].tokens, size))
+    own = {size: [run for run in runs if run.size == size] for size in sizes}
+    return {size: sorted(own[size], key=lambda run: (run is not longest[size], run.short)) for size in sizes}
 
 
 def _run(path: Path) -> TrainingRun:

@@ -11,24 +11,25 @@ from pathlib import Path
 from markupsafe import Markup
 from packaging.version import Version
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import short
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.base.wording import short
 from reproducers.desk.blockers import Blocker, blockers, fixes
 from reproducers.desk.page import markup
 from reproducers.desk.page.charts import Chart, charts
+from reproducers.desk.page.standings import RELEASE, Told, told
 from reproducers.desk.text.render import rendered
 from reproducers.evidence import manifest, table
 from reproducers.evidence.receipts import alias, newest_of, read
 from reproducers.evidence.shelf import chain, signature
-from reproducers.kept import archive
+from reproducers.kept import xz
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack
 from reproducers.training import reach, runs
 from reproducers.trial.screen import in_numbers
 
-RELEASE = re.compile(r"\d+(\.\w+)+")
+DRAWN = 12  # checks of a lane that are drawn; the others stand in a table
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,17 @@ class ReceiptView:
         return f"{self.href}.sig" if signature(self.path).is_file() else ""
 
     @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
+    @property
     def log_href(self) -> str:
-        return self.href.removesuffix(".json") + ".log"
+        return f"{self.href.removesuffix('.json')}.log{xz.SUFFIX}"
 
 
 @dataclass(frozen=True)
 class OtherCheck:
-    """A check without a number or without a limit, as each arm that reached it recorded it."""
+    """A check that is not drawn, as each arm that reached it recorded it."""
 
     name: str
     role: str
@@ -81,7 +86,6 @@ class LaneView:
     receipt: ReceiptView
     charts: list[Chart]
     others: list[OtherCheck]
-    logs: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -121,19 +125,28 @@ class PackView:
         """The site's folder for the pack's files."""
         return f"packs/{self.pack.number:02d}"
 
+    @property
+    def told(self) -> Told:
+        """The pack by releases, as all of its receipts tell."""
+        return told(self.pack, self.entry, (receipt.body for receipt in self.history))
+
 
 @dataclass(frozen=True)
 class HostView:
-    """A host's page: its hardware, imported versions and newest receipt of each pack, lane, tree and set of arms."""
+    """A host on the page of hosts: its hardware, imported versions, and the packs that it gave receipts of.
+
+    ``days``: of its first and its newest receipt.
+    """
 
     alias: str
     facts: list[Host]
     versions: dict[str, list[str]]
-    receipts: list[tuple[PackView, ReceiptView]]
+    packs: list[tuple[PackView, int]]
+    days: tuple[str, str]
 
     @property
-    def page(self) -> str:
-        return f"hosts/{self.alias}.html"
+    def receipts(self) -> int:
+        return sum(count for _, count in self.packs)
 
 
 def _history(pack: Pack, root: Path) -> list[ReceiptView]:
@@ -237,12 +250,12 @@ def _body(pack: Pack, root: Path, entry: Entry) -> tuple[Markup | None, Patchlan
 
 
 def _lane_view(lane: str, receipt: ReceiptView) -> LaneView:
-    others: dict[str, OtherCheck] = {}
+    drawn = [chart for chart in charts(receipt.body) if chart.role == "bug"][:DRAWN]
+    names, others = {chart.name for chart in drawn}, dict[str, OtherCheck]()
     for arm, check in receipt.body.every_check():
-        if not check.numeric:
+        if check.name not in names:
             others.setdefault(check.name, OtherCheck(check.name, check.role, {})).arms[arm] = check
-    log = archive.data(receipt.path.with_suffix(".log")).decode("utf-8", "replace")
-    return LaneView(lane, receipt, charts(receipt.body), list(others.values()), markup.split_log(log))
+    return LaneView(lane, receipt, drawn, list(others.values()))
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
@@ -251,7 +264,7 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
 
 
 def host_views(packs: list[PackView]) -> list[HostView]:
-    """A page for each host that a receipt names, by alias."""
+    """Each host that a receipt names, by alias."""
     hosts: dict[str, list[tuple[PackView, ReceiptView]]] = {}
     for view in packs:
         for receipt in view.history:
@@ -262,12 +275,13 @@ def host_views(packs: list[PackView]) -> list[HostView]:
 def _host_view(name: str, receipts: list[tuple[PackView, ReceiptView]]) -> HostView:
     facts: list[Host] = []
     versions: dict[str, set[str]] = {}
-    latest: dict[tuple[object, ...], tuple[PackView, ReceiptView]] = {}
+    counts: dict[int, tuple[PackView, int]] = {}
     for view, receipt in receipts:
         if receipt.body.host not in facts:
             facts.append(receipt.body.host)
         for package, version in receipt.body.versions.items():
             versions.setdefault(package, set()).add(version)
-        key = (view.pack.number, receipt.body.lane, receipt.tree, receipt.body.arm)
-        latest.setdefault(key, (view, receipt))
-    return HostView(name, facts, {key: sorted(versions[key]) for key in sorted(versions)}, list(latest.values()))
+        counts[view.pack.number] = (view, counts.get(view.pack.number, (view, 0))[1] + 1)
+    days = [receipt.body.started[:10] for _, receipt in receipts]
+    imported = {package: sorted(versions[package]) for package in sorted(versions)}
+    return HostView(name, facts, imported, [counts[number] for number in sorted(counts)], (min(days), max(days)))

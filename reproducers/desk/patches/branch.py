@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import temporary
 from reproducers.desk.patches.trees import touched
 from reproducers.desk.patches.tried import git
 from reproducers.record.schema import Pack

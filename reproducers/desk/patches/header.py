@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.desk import unwritten
 from reproducers.desk.patches import fields, short_header

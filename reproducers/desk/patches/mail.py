@@ -8,8 +8,8 @@ import textwrap
 from email.header import Header as Encoded
 from email.utils import format_datetime
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.wording import count
 
 SENDER = "patchlane <patchlane@patchlane.invalid>"
 MAGIC = f"From {'0' * 40} Mon Sep 17 00:00:00 2001"  # git format-patch writes it, and git am knows a patch by it

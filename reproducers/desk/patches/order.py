@@ -6,7 +6,7 @@ import graphlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches.header import header
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack, Pin

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import swap
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import swap
 from reproducers.record.schema import ROOT
 
 if TYPE_CHECKING:

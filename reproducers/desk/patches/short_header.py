@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 FIELD = re.compile(r"^([A-Z][A-Za-z]*(?:-[A-Za-z]+)*):[ \t]+(\S.*?)[ \t]*$")
 START = re.compile(rb"^(?:diff --git |--- )", re.M)

@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import temporary
 from reproducers.desk.patches.order import Member
 from reproducers.desk.patches.trees import touched
 from reproducers.upstream import git as gittree

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.attachment import export
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case

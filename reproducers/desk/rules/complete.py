@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk import unwritten as unwritten_texts
 from reproducers.desk.patches import short_header
 from reproducers.desk.rules.case import Case

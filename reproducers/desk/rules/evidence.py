@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import TracebackType
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.text.lookups import again

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from reproducers.base import clock, disk
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base import clock, disk
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.record.schema import Pack, load_needs, read_yaml
 from reproducers.upstream.git import git
 

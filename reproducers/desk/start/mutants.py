@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import temporary
 from reproducers.desk.patches import short_header
 from reproducers.record.receipt import Check
 from reproducers.record.schema import Pack

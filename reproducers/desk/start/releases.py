@@ -8,9 +8,9 @@ import yaml
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import write_atomic
 from reproducers.desk.start import known
 from reproducers.record.schema import RELEASES, Release, load_releases
 from reproducers.upstream import index

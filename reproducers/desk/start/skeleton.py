@@ -15,8 +15,8 @@ from string import Template
 import yaml
 from pydantic import ValidationError
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.start import known as known_of
 from reproducers.desk.start import releases
 from reproducers.record.schema import ROOT, Pack, Upstream, load_each, load_releases
@@ -27,15 +27,32 @@ CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these k
 KINDS = ("bug", "memory", "performance", "refactor", "report", "guard")
 UNFIXED = ("report", "guard")  # kinds without a patch
 PYTHON = ">=3.11"  # where the release's metadata names none
+HARMS = {"memory": "memory", "performance": "slow"}  # of these kinds; other kinds leave it to the writer
+HARM = """\
+harm: {}  # <write the harm that fits, of those in docs/glossary.md>
+effect: <write what it does to a run in one line, with a figure that was measured>
+"""
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"
+FIX_PATCH = "fix.patch"
 REVIEW_DAYS = 90
 UNKNOWN_LICENCE = "<write the upstream's licence>"
 
 
 @dataclass(frozen=True)
+class Theirs:
+    """Another's patch with which a pack begins: the values of its short header, and its diff."""
+
+    subject: str
+    origin: str
+    status: str
+    diff: str
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The subject of a new pack. ``distribution`` and ``package`` default to those of other packs of ``repo``, or to
-    its name; ``number`` to the next free number. ``fixed``: the first release without the bug, which a guard needs."""
+    its name; ``number`` to the next free number. ``fixed``: the first release without the bug, which a guard needs.
+    ``theirs``: the patch to begin with."""
 
     slug: str
     repo: str
@@ -45,6 +62,7 @@ class Wanted:
     package: str | None = None
     kind: str = "bug"
     fixed: str | None = None
+    theirs: Theirs | None = None
 
 
 def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
@@ -69,6 +87,7 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         "padded": f"{number:02d}",
         "kind": wanted.kind,
         "category": CATEGORIES.get(wanted.kind, "kernel numerics and dimensions"),
+        "harm": "" if wanted.kind == "refactor" else HARM.format(HARMS.get(wanted.kind, "wrong numbers")),
         "upstream": _yaml("upstream", upstream.model_dump(exclude_defaults=True)),
         "pins": _yaml("pins", {name: {"release": release} for name, release in pins.items()}),
         "python": upstream.python or live.python or PYTHON,
@@ -89,11 +108,25 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         for name in names:
             text = Template((TEMPLATES / f"{name}.in").read_text(encoding="utf-8")).substitute(values)
             (made / name).parent.mkdir(parents=True, exist_ok=True)
-            (made / name).write_text(text.rstrip() + "\n", encoding="utf-8")
+            if name == FIX_PATCH and wanted.theirs:
+                text = _fix(wanted.theirs, values)
+            (made / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         releases.add(packs, new)
         made.rename(folder)
     known_of.take(packs, number, wanted.slug)
     return [folder / name for name in names]
+
+
+def _fix(theirs: Theirs, values: dict[str, str]) -> str:
+    """Another's patch under the short header of a pack."""
+    fields = {
+        "Subject": theirs.subject,
+        "Pack": values["padded"],
+        "Origin": theirs.origin,
+        "Upstream-Status": theirs.status,
+        "Licence": values["licence"],
+    }
+    return "".join(f"{name}: {value}\n" for name, value in fields.items()) + "\n" + theirs.diff
 
 
 def _files(kind: str) -> list[str]:
@@ -108,6 +141,8 @@ def _number(wanted: Wanted, packs: Path) -> int:
         raise PatchlaneError(f"slug {wanted.slug!r}: not words of [a-z0-9] joined by _", "as in mimo_2d_loads")
     if wanted.kind not in KINDS:
         raise PatchlaneError(f"--kind {wanted.kind}", f"--kind {', '.join(KINDS)}")
+    if wanted.theirs and wanted.kind in UNFIXED:
+        raise PatchlaneError(f"--kind {wanted.kind} has no patch to begin with", "--kind bug")
     if wanted.kind == "guard" and wanted.fixed is None:
         raise PatchlaneError("a guard compares a release with the bug and one without it", "--fixed RELEASE")
     used = known_of.numbers(packs)

@@ -8,9 +8,9 @@ import json
 import re
 from pathlib import Path
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import replacing
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import replacing
 from reproducers.desk import unwritten
 from reproducers.desk.attachment import export
 from reproducers.desk.patches import mail, short_header

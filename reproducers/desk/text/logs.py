@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from reproducers.base.wording import collapsed
+from patchlane.base.wording import collapsed
 from reproducers.kept import archive
 
 TAIL, FRAMES = 16, 8  # lines that are folded in, and of these the last ones of a traceback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, cached_property
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.desk.text import commands, logs, minimal
 from reproducers.evidence.receipts import newest, newest_of, read

@@ -17,7 +17,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateError
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
 from reproducers.desk.text.lookups import Facts, thread
 from reproducers.desk.text.unwrap import unwrap

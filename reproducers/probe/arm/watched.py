@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.probe.api import Probe, locate
 from reproducers.probe.arm import arguments
 from reproducers.probe.arm.arguments import Misuse

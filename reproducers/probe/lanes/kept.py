@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.files import write_atomic
+from patchlane.base.files import write_atomic
 from reproducers.probe.lanes import tilelang as lane_tilelang
 from reproducers.probe.lanes.tilelang import ARCH
 

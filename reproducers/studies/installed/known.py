@@ -1,28 +1,29 @@
-"""Fingerprints from receipts, patches and the store's trees: whatever a receipt shows, as digests of functions."""
+"""The audit's index from packs, receipts and the store's trees: whatever a receipt shows, as digests of functions."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.files import file_sha256, temporary
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.files import file_sha256, temporary
+from patchlane.known.functions import functions
+from patchlane.known.index import SCHEMA, Index, KnownPack, KnownState, KnownTree, load, path_in
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
 from reproducers.evidence.manifest import content_of, derived
 from reproducers.evidence.receipts import statement_of
 from reproducers.evidence.shelf import chain
-from reproducers.record import fingerprint
+from reproducers.record import schema
 from reproducers.record.entry import Entry, Manifest
-from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import Pack, Pin
-from reproducers.studies.installed.functions import functions
+from reproducers.studies.installed.described import days, described, releases_of, repositories
 from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store
 
@@ -42,7 +43,7 @@ class Tried:
     patches: dict[str, Path | None] = field(default_factory=dict)  # by lane; None: changed since, or no patch
 
     @property
-    def state(self) -> str | None:
+    def state(self) -> KnownState | None:
         """``buggy`` or ``fixed``; None where lanes disagree or saw neither."""
         said = set(self.verdicts.values())
         if said and said <= {*BROKEN, *REFUTED}:
@@ -99,45 +100,52 @@ def _order(pin: Pin) -> tuple[bool, Version, str]:
         return (True, Version("0"), pin.origin.key)
 
 
-def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> tuple[Fingerprints, list[str]]:
-    """(the fingerprints that receipts under ``root`` give, what could not be made anew).
+def made(packs: list[Pack], root: Path, store: Store, before: Index) -> tuple[Index, list[str]]:
+    """(the index that packs and the receipts under ``root`` give, what could not be made anew).
 
-    Trees that cannot be got keep what ``before`` says of them.
+    Trees that cannot be got keep what ``before`` says of them. Where anything changed, its date is that of the newest
+    receipt.
     """
-    result, wanting = dict[str, Fingerprint](), list[str]()
+    result, wanting = dict[str, KnownPack](), list[str]()
     source = _Source(store)
     for pack in packs:
-        if not names_bug(pack):
+        if not pack.names_bug:
             continue
         known = before.packs.get(pack.id)
-        trees = list(_trees(pack, tried(pack, root), source, known.trees if known else [], wanting))
-        entry = Fingerprint(distribution=pack.upstream.distribution, package=pack.upstream.package, trees=trees)
-        if entry.trees:
-            result[pack.id] = entry
-    return Fingerprints(packs=result), wanting
+        trees = tuple(_trees(pack, tried(pack, root), source, known.trees if known else (), wanting))
+        if trees:
+            result[pack.id] = described(pack, trees, root)
+    fresh = Index(SCHEMA, before.date, result, repositories(packs), releases_of(packs))
+    newest = max((days(pack, root)[1] for pack in packs if pack.id in result), default=before.date)
+    return (fresh if fresh == before else replace(fresh, date=newest)), wanting
 
 
 class Faults:
     """What the file of fingerprints says of trees that the receipts under ``root`` do not say, a line a tree.
 
-    States, releases and patches follow from receipts alone; the digests of functions need the trees.
+    States, releases and patches follow from receipts alone, texts and patches from the packs; the digests of functions
+    need the trees.
     """
 
     def __init__(self, packs: list[Pack], root: Path) -> None:
-        self.path, self.root, self.names = fingerprint.path_of(packs), root, {pack.id for pack in packs}
-        self.stated = fingerprint.load(self.path).packs if self.path.is_file() else None
+        self.path, self.root, self.names = path_of(packs), root, {pack.id for pack in packs}
+        self.stated = load(self.path).packs if self.path.is_file() else None
         self._rows = list[str]()
 
     def look(self, pack: Pack) -> None:
         """Compare one pack."""
         if self.stated is None:
             return
-        due = set(_said(pack, tried(pack, self.root))) if names_bug(pack) else set[Said]()
-        trees = self.stated[pack.id].trees if pack.id in self.stated else []
+        due = set(_said(pack, tried(pack, self.root))) if pack.names_bug else set[Said]()
+        entry = self.stated.get(pack.id)
+        trees = entry.trees if entry else ()
         said = {(tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items())) for tree in trees}
         for other in sorted(due ^ said, key=str):
             who = "receipts say" if other in due else "it says"
             what = f"{pack.id} at {other[0]}: {who} {other[2]}, and not both"
+            self._rows.append(f"packs/{self.path.name}: {what}; fix: {COMMAND}")
+        if entry and due == said and entry != described(pack, trees, self.root):
+            what = f"{pack.id}: its title, claim, harm, effect, day, threads or patches are not the pack's"
             self._rows.append(f"packs/{self.path.name}: {what}; fix: {COMMAND}")
 
     def rows(self) -> list[str]:
@@ -158,15 +166,15 @@ def compared(packs: list[Pack], root: Path) -> tuple[Manifest, list[str]]:
 def _said(pack: Pack, known: list[Tried]) -> Iterator[Said]:
     deciding = _deciding(pack)
     for each in known:
-        states = [each.state, *(["patched"] if each.patch else [])] if each.state else []
-        for state in states:
-            tree = _tree(pack, each, str(state), each.patch, {}, set(), deciding)
+        states: list[KnownState] = [each.state] if each.state else []
+        for state in [*states, "patched"] if states and each.patch else states:
+            tree = _tree(pack, each, state, each.patch, {}, set(), deciding)
             yield (tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items()))
 
 
-def names_bug(pack: Pack) -> bool:
-    """Whether a pack names a bug that an environment can be rid of: no refactor, no report that is held."""
-    return pack.kind != "refactor" and not (pack.kind == "report" and pack.filing.decision == "hold")
+def path_of(packs: list[Pack]) -> Path:
+    """Where the index lies: beside the packs."""
+    return path_in(packs[0].folder.parent if packs else schema.ROOT / "packs")
 
 
 class _Source:
@@ -191,10 +199,10 @@ class _Source:
 
 
 def _trees(
-    pack: Pack, known: list[Tried], source: _Source, before: list[KnownTree], wanting: list[str]
+    pack: Pack, known: list[Tried], source: _Source, before: tuple[KnownTree, ...], wanting: list[str]
 ) -> Iterator[KnownTree]:
     """The trees of one pack, each with its functions; the patched tree follows the one that its patch is for."""
-    rows = list[tuple[Tried, str, Path | None, Code]]()
+    rows = list[tuple[Tried, KnownState, Path | None, Code]]()
     kept = list[KnownTree]()
     wanted = {path for each in known if each.patch for path in _paths(pack, each.patch)}
     for each in known:
@@ -217,7 +225,7 @@ def _trees(
     deciding = _deciding(pack)
     fresh = [_tree(pack, *row, names, deciding) for row in rows]
     order = {each.pin.origin.key: place for place, each in enumerate(known)}
-    unique = {tree.model_dump_json(): tree for tree in [*fresh, *kept]}
+    unique = {repr(tree): tree for tree in [*fresh, *kept]}
     yield from sorted(unique.values(), key=lambda tree: order[tree.name])
 
 
@@ -253,7 +261,7 @@ def patched_code(pack: Pack, tree: Path, patch: Path, paths: set[str]) -> Code:
         return code(base, paths)
 
 
-def _changed(rows: list[tuple[Tried, str, Path | None, Code]]) -> set[str]:
+def _changed(rows: list[tuple[Tried, KnownState, Path | None, Code]]) -> set[str]:
     """The functions that some patch changes, adds or deletes."""
     names = set[str]()
     for (_, _, _, before), (_, state, _, after) in itertools.pairwise(rows):
@@ -263,19 +271,17 @@ def _changed(rows: list[tuple[Tried, str, Path | None, Code]]) -> set[str]:
 
 
 def _tree(
-    pack: Pack, each: Tried, state: str, patch: Path | None, digests: Code, names: set[str], deciding: set[str]
+    pack: Pack, each: Tried, state: KnownState, patch: Path | None, digests: Code, names: set[str], deciding: set[str]
 ) -> KnownTree:
     needs = itertools.chain(*pins.need_sets(pack, each.needs).values())
     beside = {need.distribution: need.release for need in needs if need.distribution in deciding}
-    return KnownTree.model_validate(
-        {
-            "name": each.pin.origin.key,
-            "release": None if each.pin.stacked_on else each.pin.release,
-            "state": state,
-            "patch": patch.name if patch else None,
-            "beside": beside if state != "patched" else {},
-            "code": {name: digests.get(name) for name in sorted(names)},
-        }
+    return KnownTree(
+        name=each.pin.origin.key,
+        release=None if each.pin.stacked_on else each.pin.release,
+        state=state,
+        patch=patch.name if patch else None,
+        beside=beside if state != "patched" else {},
+        code={name: digests.get(name) for name in sorted(names)},
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
-from reproducers.base.files import temporary
+from patchlane.base.files import temporary
+from patchlane.judged.answers import Answer, State
+from patchlane.present.environment import Environment
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import Pack, load_named
-from reproducers.studies.installed.answers import Answer
-from reproducers.studies.installed.present.environment import Environment
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream.pins import UPSTREAM
 from reproducers.upstream.store import Store
 
-STATES = {Verdict.REPRODUCED: "buggy", Verdict.FIXED_UPSTREAM: "fixed"}
+STATES: dict[Verdict, State] = {Verdict.REPRODUCED: "buggy", Verdict.FIXED_UPSTREAM: "fixed"}
 
 REASON = 200  # characters of a verdict's reason, which lists every check that shows the bug
 
@@ -36,16 +37,14 @@ def measured(pack: Pack, answer: Answer, environment: Environment, store: Store)
         copied(environment.packages[pack.upstream.package], folder)
         request = Request(UPSTREAM, "cpu", "pristine", upstream=folder)
         run = execute(pack, request, store, lambda arm, line: None)
-    state = STATES.get(run.ruling.verdict, "unknown")
+    state = STATES.get(run.ruling.verdict)
     why = textwrap.shorten(run.ruling.reason, REASON, placeholder=" …")
     said = f"{run.ruling.verdict.value} on the installed code, run here on the CPU: {why}"
-    if state == "unknown":
+    if state is None:
         remedy = run.ruling.remedy or f"python -m reproducers.run {pack.id} --at VERSION -v"
-        return answer.model_copy(update={"reason": said, "remedy": remedy, "measurable": False})
+        return replace(answer, reason=said, remedy=remedy, measurable=False)
     remedy = f"see {pack.folder / 'notes.md'}" if state == "buggy" else ""
-    return answer.model_copy(
-        update={"state": state, "by": "run", "reason": said, "remedy": remedy, "measurable": False}
-    )
+    return replace(answer, state=state, by="run", reason=said, remedy=remedy, measurable=False)
 
 
 def copied(portions: list[Path], target: Path) -> None:

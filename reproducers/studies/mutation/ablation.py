@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unidiff import PatchSet
 
-from reproducers.base.files import temporary
+from patchlane.base.files import temporary
 from reproducers.record.schema import RELEASES, Pack
 from reproducers.trial.experiment import Request, Run, execute
 from reproducers.upstream.patching import NOTHING

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.desk.start import mutants as hand
 from reproducers.record.schema import Pack
 from reproducers.studies.mutation import generated

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, record_bytes, write_atomic
-from reproducers.base.verdicts import Exit
-from reproducers.base.wording import count
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.base.files import file_sha256, record_bytes, write_atomic
+from patchlane.base.wording import count
 from reproducers.evidence import receipts, saving
 from reproducers.record import engine
 from reproducers.record.mutation import EQUIVALENT, PREFIX, MutationScore, Others, Subject, Tally, Tried, log_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from reproducers.base.wording import count
+from patchlane.base.wording import count
 from reproducers.host import cores
 from reproducers.record.mutation import Tried, equivalents
 from reproducers.record.schema import Pack

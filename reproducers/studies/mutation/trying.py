@@ -16,9 +16,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, scratch_folder, temporary, write_atomic
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
+from patchlane.base.files import file_sha256, json_sha256, scratch_folder, temporary, write_atomic
+from reproducers.base.verdicts import Verdict
 from reproducers.desk.start import mutants as hand
 from reproducers.record import engine
 from reproducers.record.mutation import How, Tried

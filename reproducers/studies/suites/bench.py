@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.files import parsed_json, temporary
+from patchlane.base.files import parsed_json, temporary
 from reproducers.record.schema import Lane
 from reproducers.record.upstream_tests import Ended, Listed, Side
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from patchlane.base.wording import count
 from reproducers.base.verdicts import Verdict
-from reproducers.base.wording import count
 from reproducers.record.upstream_tests import Compare, Compared, FileRun, Side
 
 BAD = ("failed", "error")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting, gpus
 from reproducers.record.schema import Lane, Need, Pack, Pin, load_needs

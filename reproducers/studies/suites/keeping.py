@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from reproducers.base.errors import PatchlaneError, StoreError, from_git
-from reproducers.base.files import bytes_of, file_sha256, record_bytes, record_of_file, write_atomic
+from patchlane.base.errors import PatchlaneError, StoreError, from_git
+from patchlane.base.files import bytes_of, file_sha256, record_bytes, record_of_file, write_atomic
 from reproducers.evidence import receipts, saving
 from reproducers.evidence.verification import place_faults
 from reproducers.probe import stamp

@@ -13,8 +13,8 @@ from typing import Any
 
 from packaging.tags import Tag
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import within
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import within
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Pack
 from reproducers.record.upstream_tests import listed

@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
+from patchlane.base.wording import short
 from reproducers.base.verdicts import Verdict
-from reproducers.base.wording import short
 from reproducers.evidence import receipts, shelf
 from reproducers.record import engine
 from reproducers.record.origin import Built

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -11,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import temporary
-from reproducers.base.wording import short
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import temporary
+from patchlane.base.wording import short
+from patchlane.patches import landing
 from reproducers.desk.patches import trees
 from reproducers.evidence import shelf
 from reproducers.record.schema import Pack
@@ -89,8 +91,8 @@ def receipt_of(pack: Pack, tree: str) -> Answer | None:
 def _fit(tree: Path, patch: Path, strip: int) -> tuple[str, str]:
     """(how a patch meets a tree, what was said of it)."""
     exact = patching.classify(tree, patch, strip)
-    if exact.kind is ApplyClass.CONFLICT and not (landing := patching.land(tree, patch, strip)).refused:
-        return OFFSET, f"applies with an offset: {landing.said}"
+    if exact.kind is ApplyClass.CONFLICT and not (landed := landing.land(tree, patch, strip)).refused:
+        return OFFSET, f"applies with an offset: {landed.said}"
     return WORDS[exact.kind], exact.message
 
 
@@ -151,26 +153,38 @@ def _on_tree(pack: Pack, at: str, label: str, asked: Asked) -> list[Met]:
 
 
 def _on_release(packs: list[Pack], release: str, files: dict[str, str], asked: Asked) -> list[Met]:
-    distribution, (filename, sha256) = packs[0].upstream.distribution, pins.choose(files)
+    with laid_out(packs[0].upstream.distribution, release, files, asked, _wanted(packs), _depth(packs)) as (tree, read):
+        return [meet(pack, release, tree, read) for pack in packs]
+
+
+@contextlib.contextmanager
+def laid_out(
+    distribution: str, release: str, files: dict[str, str], asked: Asked, wanted: partly.Wanted, depth: int
+) -> Iterator[tuple[Path, str]]:
+    """(a release's tree, or of a large wheel the files that are wanted, "" or what was read of it, in words).
+
+    Raises index.NoParts for a large file that can only be had whole, CannotTestHere for one that cannot be had.
+    """
+    filename, sha256 = pins.choose(files)
     here = asked.whole or asked.store.offline or asked.store.has(filename, sha256)
     size = 0 if here else index.size(distribution, filename)
     if size is not None and size <= LARGE:
-        tree = asked.store.release_tree(distribution, release, filename, sha256)
-        return [meet(pack, release, tree.path) for pack in packs]
+        yield asked.store.release_tree(distribution, release, filename, sha256).path, ""
+        return
     large = f"{filename} has {'an unknown size' if size is None else f'{size / 2**20:.1f} MiB'}"
     if not filename.endswith(".whl"):
         raise index.NoParts(f"{large}, and an sdist can only be read whole", "--download fetches it")
     with temporary() as scratch:
         try:
-            read = partly.of_wheel(distribution, filename, _wanted(packs), _depth(packs), Path(scratch))
+            read = partly.of_wheel(distribution, filename, wanted, depth, Path(scratch))
         except index.NoParts as error:
             raise index.NoParts(f"{large}, and the index serves it only whole", "--download fetches it") from error
-        return [meet(pack, release, Path(scratch), read) for pack in packs]
+        yield Path(scratch), read
 
 
 def _depth(packs: list[Pack]) -> int:
     """How many folders above the import path a tree in repository layout may have."""
-    return max(patching.depth(pack.upstream.source_root) - 1 for pack in packs)
+    return max(landing.depth(pack.upstream.source_root) - 1 for pack in packs)
 
 
 def _wanted(packs: list[Pack]) -> partly.Wanted:
@@ -181,7 +195,7 @@ def _wanted(packs: list[Pack]) -> partly.Wanted:
         for pack in packs:
             root = pack.upstream.source_root
             inside = root == "." or any(name.startswith(f"{root}/") for name in names)
-            strip = 1 if inside else patching.depth(root)
+            strip = 1 if inside else landing.depth(root)
             touched |= {name for path in patches(pack) for name in trees.touched(patching.files(path), strip)}
         return touched
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.evidence import receipts, saving
 from reproducers.evidence.saving import Recorder
 from reproducers.record.origin import Built

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.record.goal import Goal
 from reproducers.studies.versions import commits
 from reproducers.studies.versions.answers import UNMADE, Answer, Word

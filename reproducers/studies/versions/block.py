@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from reproducers.base.wording import count, short
+from patchlane.base.wording import count, short
 from reproducers.evidence import shelf
 from reproducers.record.goal import Goal
 from reproducers.record.schema import Pack

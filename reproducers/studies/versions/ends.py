@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record.goal import Goal
 from reproducers.record.schema import Pack
 from reproducers.studies.versions import commits, releases

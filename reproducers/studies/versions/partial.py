@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from reproducers.base.errors import CannotTestHere, StoreError
-from reproducers.base.files import LARGEST, within
+from patchlane.base.errors import CannotTestHere, StoreError
+from patchlane.base.files import LARGEST, within
 from reproducers.upstream import archive, index
 from reproducers.upstream.git import git_bytes
 

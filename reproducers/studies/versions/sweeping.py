@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.verdicts import Exit
-from reproducers.base.wording import short
+from patchlane.base.exits import Exit
+from patchlane.base.wording import short
 from reproducers.record.schema import Pack
 from reproducers.studies.versions.answers import WORDS, Answer, Word, affected
 from reproducers.trial.experiment import Request, expected

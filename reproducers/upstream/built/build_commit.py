@@ -16,9 +16,9 @@ import shutil
 from collections import deque
 from pathlib import Path
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.record.origin import Built, File
 from reproducers.upstream.store import SKIPPED, Store, Tree, tree_files, writable
 

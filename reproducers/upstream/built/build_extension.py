@@ -16,9 +16,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.files import temporary
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.files import temporary
 from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Build
 from reproducers.upstream.store import Store, Tree, writable

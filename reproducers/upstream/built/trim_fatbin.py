@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from reproducers.base.errors import StoreError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import StoreError
+from patchlane.base.files import file_sha256
 
 CONTAINER, CUBIN = 0xBA55ED50, 2
 

@@ -12,11 +12,11 @@ import tarfile
 from pathlib import Path
 from typing import IO, Any, cast
 
-from reproducers.base import disk
-from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import KEY, file_sha256, opened, parsed_json, temporary, within
+from patchlane.base import disk
+from patchlane.base.errors import PatchlaneError, StoreError
+from patchlane.base.files import KEY, file_sha256, opened, parsed_json, temporary, within
+from patchlane.base.wording import printable
 from reproducers.base.start import outdated
-from reproducers.base.wording import printable
 
 USAGE = "usage: python -m reproducers.bundle install PART..."
 AGAIN = "copy every part again, from whom you trust"

@@ -12,9 +12,9 @@ import tarfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256, temporary
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.files import file_sha256, temporary
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -77,7 +77,7 @@ def engine_requirements(store: Store, target: str) -> Tree:
     """The engine's own requirements as one unpacked tree for the target's Python."""
     import tomllib  # not at the top: ``install`` starts on any Python, to name the one that it needs
 
-    from reproducers.base.wording import requirement_name
+    from patchlane.base.wording import requirement_name
     from reproducers.record.origin import Origin
     from reproducers.record.schema import ROOT
     from reproducers.upstream import archive
@@ -88,8 +88,15 @@ def engine_requirements(store: Store, target: str) -> Tree:
         command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version]
         for platform in PLATFORMS:
             command += ["--platform", platform]
-        lent = [row for row in project["optional-dependencies"]["cpu"] if requirement_name(row) == "numpy"]
-        command += ["-d", str(scratch), *project["dependencies"], *lent]  # arms.LENT: the host may have another
+        extras = project["optional-dependencies"]
+        lent = [row for row in extras["cpu"] if requirement_name(row) == "numpy"]
+        command += [
+            "-d",
+            str(scratch),
+            *project["dependencies"],
+            *extras["engine"],
+            *lent,
+        ]  # arms.LENT: the host may have another
         done = clock.run(command, clock.FETCH_S, "pip download", capture_output=True, text=True)
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:

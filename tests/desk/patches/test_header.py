@@ -10,7 +10,7 @@ import pytest
 import yaml
 from toy import FIRST, HEAD, RECORD, REPRODUCER, THREAD, TOTAL, Toy, edited
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header as header_module
 from reproducers.desk.patches import mail as patch_mail

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.engine import examine

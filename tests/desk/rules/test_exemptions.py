@@ -5,7 +5,7 @@ import datetime
 import pytest
 from defects import EXEMPTIONS, HERE
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.rules.engine import EXEMPTION
 from reproducers.desk.rules.exemptions import read
 

@@ -4,7 +4,7 @@ import pytest
 from ready import MEAN, MUTANT
 from toy import FIRST, SOURCE, TOTAL, edited, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.start import mutants
 from reproducers.desk.text import dossier

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from toy import PUBLISHED, RECORD, git, wheel, write_tree
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import Verdict
 from reproducers.desk.attachment import export
 from reproducers.desk.rules.engine import examine
 from reproducers.desk.start import known as known_of

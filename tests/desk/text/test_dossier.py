@@ -6,7 +6,7 @@ import resource
 import pytest
 from toy import SOURCE, git, write_tree
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches import branch
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.text import dossier, render

@@ -7,7 +7,7 @@ import pytest
 from model.alignment import aligned
 from model.alignment.comparison import Row, Tie
 from model.families.sizes import SIZES
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 
 def test_every_family_has_a_reference():

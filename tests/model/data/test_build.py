@@ -20,7 +20,7 @@ from model.data.source.corpus import StandardLibrary
 from model.data.source.readers import JsonLines, ParquetText, ParquetTokens, TextFiles
 from model.data.source.tokenizers import load
 from model.data.stored.dataset import RECORD, Dataset, damaged
-from reproducers.base.files import json_sha256
+from patchlane.base.files import json_sha256
 from reproducers.record.schema import ROOT
 
 EOD = 256

@@ -7,7 +7,7 @@ import pytest
 from model.definition import memory, parameters
 from model.definition.memory import Layout
 from model.families.sizes import SIZES
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

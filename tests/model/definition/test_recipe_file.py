@@ -6,7 +6,7 @@ from model.definition.recipe_file import as_yaml, asked
 from model.definition.recipes import RECIPES
 from model.families.sizes import SIZES
 from model.kinds.run import Options
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def written(tmp_path, text):

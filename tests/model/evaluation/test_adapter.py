@@ -9,7 +9,7 @@ import pytest
 import torch
 from train_kit import copy, good, train
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -e .[evaluate]")
 pytestmark = pytest.mark.upstream

@@ -6,7 +6,7 @@ import pytest
 
 from model.evaluation.tasks import Evaluation, TaskResult, keep, rows
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def made(**tasks):

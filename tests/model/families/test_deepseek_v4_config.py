@@ -7,8 +7,8 @@ import pytest
 
 from model.families import deepseek_v4_config as public
 from model.families.deepseek_v4 import SIZES
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 # DeepSeek-V4-Flash's, as it is published; Pro's differences
 FLASH = {

@@ -20,7 +20,7 @@ from model.reports import description
 from model.saved.names import Names
 from model.step import muon
 from model.step.measured import norms
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 WINDOW = Kernels("windows", ("sliding window",))
 

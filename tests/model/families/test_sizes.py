@@ -8,7 +8,7 @@ from model.definition.recipe_file import asked
 from model.families import deepseek_v4, nam56r, sizes
 from model.kinds.run import Run
 from model.loop import compile_mamba3, refusals
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 TINY = deepseek_v4.SIZES["v4_tiny"]
 

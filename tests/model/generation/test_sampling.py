@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from model.generation.sampling import Sampling, choose
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 LOGITS = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()  # the tokens' probabilities
 

@@ -7,7 +7,7 @@ from model.data.columns.structure import token_columns
 from model.data.source.tokenizers import load
 from model.families.sizes import SIZES
 from model.generation.text import Text
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 SIZE = SIZES["nam56r_tiny"]
 PROMPT, REST = "def naïve(x):", "\n    if x: return '日本' + x  # ünd 語\nfor naïve in (x):\n"

@@ -35,7 +35,7 @@ def module():
     """The kernels' file as the pack adds it, alone."""
     pytest.importorskip("triton")
     from model.patched import overlay
-    from reproducers.base.errors import CannotTestHere
+    from patchlane.base.errors import CannotTestHere
     from reproducers.record import schema
     from reproducers.upstream.store import Store
 

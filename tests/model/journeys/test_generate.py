@@ -19,8 +19,8 @@ from model.families.sizes import SIZES
 from model.generation import loading
 from model.saved import reading, tensor_files, weights, writing
 from model.saved.opened import opened
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 pytestmark = pytest.mark.upstream
 SIZE = SIZES["nam56r_tiny"]

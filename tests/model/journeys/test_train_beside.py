@@ -7,7 +7,7 @@ import pytest
 from train_kit import checkpoints, options, train
 
 from model.records import history
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 
 pytestmark = pytest.mark.upstream
 COMMON = {"steps": 1000, "save_every": 2, "evaluate_every": 1000, "fp32": True}

@@ -17,7 +17,7 @@ from model.loop.ranks.stopping import LEFT
 from model.records import history, metrics
 from model.saved import reading
 from model.saved.reading import name
-from reproducers.base.verdicts import Exit
+from patchlane.base.exits import Exit
 from reproducers.record.schema import ROOT
 
 pytestmark = pytest.mark.upstream

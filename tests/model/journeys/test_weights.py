@@ -13,8 +13,8 @@ from model.definition.memory import checkpoint_gib
 from model.families.sizes import SIZES
 from model.records import history
 from model.saved import reading, tensor_files, weights
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 pytestmark = pytest.mark.upstream
 COMMON = {"save_every": 100, "evaluate_every": 100}

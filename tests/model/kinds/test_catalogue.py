@@ -11,7 +11,7 @@ from model.kinds import catalogue
 from model.kinds.catalogue import PARTS
 from model.kinds.path import Choice
 from model.kinds.run import Run
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
 SIZE = SIZES["nam56r"]

@@ -17,7 +17,7 @@ from model.definition.recipes import Recipe
 from model.families.sizes import SIZES
 from model.kinds.run import Run
 from model.loop import launch, refusals, session
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
 QUARTER = SIZES["nam56r_quarter"]

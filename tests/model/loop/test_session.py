@@ -17,7 +17,7 @@ from model.loop import session
 from model.patched import overlay, stacks
 from model.records import metrics
 from model.saved import reading
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 
 def test_a_folder_that_became_read_only(tmp_path, monkeypatch):

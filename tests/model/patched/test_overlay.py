@@ -6,7 +6,7 @@ import pytest
 
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.record import schema
 from reproducers.upstream.store import Tree
 

@@ -4,7 +4,7 @@ import pytest
 
 from model.kinds import catalogue
 from model.patched import runs, stacks
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 PLAN = """schema_version: 1
 runs:

@@ -12,7 +12,7 @@ from model.kinds.path import Part, Path, Seam
 from model.kinds.recurrent import m2rnn, mamba3
 from model.kinds.run import Run
 from model.patched import overlay, seams, stacks
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream.store import Store
 

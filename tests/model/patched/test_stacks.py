@@ -6,7 +6,7 @@ import pytest
 
 from model.patched import lock_file, overlay, stacks
 from model.patched.stacks import FILE, Worth
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record import entry
 from reproducers.record.schema import RELEASES, ROOT, load_needs, load_packs
@@ -35,7 +35,7 @@ def test_needs_and_absent_packs_are_known(name):
     ("old", "new", "field"),
     [
         ("release: 0.19.2}", "release: 0.19.2, needs: [x]}", "stacks.newest"),
-        ("release: 0.19.2}", "release: 0.19.7}", r"stacks\.yaml:25: stacks\.newest\.code\.megatron-core\.release: "),
+        ("release: 0.19.2}", "release: 0.19.7}", r"stacks\.yaml:30: stacks\.newest\.code\.megatron-core\.release: "),
         ("      cpu: []\n      cuda: [", "      tpu: []\n      cuda: [", "stacks.newest"),
         ("    about: Megatron-LM", "    aboot: Megatron-LM", "stacks.dev.about"),
     ],

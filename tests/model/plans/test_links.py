@@ -9,7 +9,7 @@ from model.families.sizes import SIZES
 from model.plans import links, measured
 from model.plans.links import GRADIENTS, STAGES, TOKENS, WEIGHTS, Hosts, Rate
 from model.plans.measured import Job
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 WIDE = SIZES["nam56r_wide"]
 RATES = {GRADIENTS: Rate(200e9, 1, "a"), WEIGHTS: Rate(100e9, 0.5, "a"), TOKENS: Rate(100e9, 1, "b")}

@@ -11,7 +11,7 @@ from model.families.sizes import SIZES
 from model.plans import measured
 from model.plans.measured import Job
 from model.reports import benchmarks
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def test_a_run_says_what_it_computed(tmp_path):

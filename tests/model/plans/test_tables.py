@@ -8,7 +8,7 @@ from model.definition.traffic import GB
 from model.families.sizes import SIZES
 from model.plans import tables
 from model.plans.links import Hosts
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 LINKS = {"NCCL reduce-scatter": 0.04, "NCCL all-gather": 0.02}
 

@@ -8,7 +8,7 @@ import torch
 from model.definition.memory import GIB
 from model.profile import memory_snapshot
 from model.profile.memory_snapshot import MAX_ENTRIES, OutOfMemory, guard, record, summary
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 NETWORK = memory_snapshot.MODEL + "network.py"
 

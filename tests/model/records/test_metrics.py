@@ -10,7 +10,7 @@ from recorded import held_out, step
 from model.records import history, metrics
 from model.records.metrics import SUPERSEDED, MetricsLog
 from model.records.records import Event, from_line, to_line
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def write(run, *records, **how):

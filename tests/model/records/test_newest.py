@@ -9,7 +9,7 @@ from model.families.sizes import SIZES
 from model.kinds import catalogue
 from model.kinds.run import Run
 from model.records import newest
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 
 

@@ -11,7 +11,7 @@ from recorded import held_out, step
 from model.records import history, sinks
 from model.records.metrics import MetricsLog
 from model.records.records import Event
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 
 @pytest.fixture(autouse=True)

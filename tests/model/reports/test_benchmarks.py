@@ -11,7 +11,7 @@ import recorded
 from model.records.records import Event, Phases, to_line
 from model.reports import benchmarks
 from model.reports import kept as receipt
-from reproducers.base.errors import PatchlaneError, StoreError
+from patchlane.base.errors import PatchlaneError, StoreError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

@@ -9,7 +9,7 @@ from model.profile.bottlenecks import Cost, PhaseTime, Profile, RankTime
 from model.profile.ceilings import NO_GPU, Ceilings, Copy, Product
 from model.profile.limits import Limit
 from model.reports import limit
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 

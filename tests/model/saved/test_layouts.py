@@ -6,7 +6,7 @@ from model.definition import parameters
 from model.families.sizes import SIZES
 from model.saved import layouts
 from model.saved.public import Place
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 TINY, OTHER = SIZES["v4_tiny"], SIZES["nam56r_tiny"]
 EXPERT = "decoder.layers.3.mlp.experts.experts.linear_fc1.weight"

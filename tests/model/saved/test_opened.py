@@ -11,7 +11,7 @@ from model.evaluation import opening
 from model.families import deepseek_v4, deepseek_v4_config
 from model.patched import stacks
 from model.saved import opened, reading, tensor_files, writing
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 TINY = deepseek_v4.SIZES["v4_tiny"]
 

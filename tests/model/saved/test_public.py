@@ -6,7 +6,7 @@ import torch
 from model.definition import parameters
 from model.families.sizes import SIZES
 from model.saved import public
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 TINY = SIZES["v4_tiny"]
 FAMILY = [name for name, size in SIZES.items() if size.layers_of_public > 1]

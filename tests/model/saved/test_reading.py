@@ -3,7 +3,7 @@
 import pytest
 
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 @pytest.fixture

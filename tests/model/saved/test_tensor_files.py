@@ -9,7 +9,7 @@ import torch
 
 from model.families.sizes import SIZES
 from model.saved import reading, tensor_files, weights
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])

@@ -15,8 +15,8 @@ from model.definition import parameters
 from model.families.sizes import SIZES
 from model.saved import layouts, reading, tensor_files, weights, writing
 from model.saved import public as names
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.exits import Exit
 
 TINY = SIZES["v4_tiny"]
 LIMIT = 2**20

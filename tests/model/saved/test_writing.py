@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from model.saved import reading, writing
-from reproducers.base.disk import FULL
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.disk import FULL
+from patchlane.base.errors import PatchlaneError
 
 
 @pytest.fixture

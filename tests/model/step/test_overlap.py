@@ -6,7 +6,7 @@ from train_kit import checkpoints, copy, good, held_out, measured, train
 from model.families.sizes import SIZES
 from model.loop import refusals
 from model.step.megatron import Run
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 pytestmark = pytest.mark.upstream
 # Modules that read weights past the call of their owners: rows of Mamba-3, grouped experts, absorbed MLA.

@@ -6,7 +6,8 @@ import pytest
 from tiers import sampled
 from toy import CORE, FIRST, REPRODUCER, TOTAL, body, edited
 
-from reproducers.base.verdicts import Exit, Verdict
+from patchlane.base.exits import Exit
+from reproducers.base.verdicts import Verdict
 from reproducers.probe.api import Probe
 from reproducers.probe.arm import arguments
 from reproducers.trial.experiment import Misused

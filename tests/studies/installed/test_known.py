@@ -4,21 +4,20 @@ import json
 
 import pytest
 
+from patchlane.known.index import Index, load, path_in
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import receipts
-from reproducers.record import fingerprint
-from reproducers.record.fingerprint import Fingerprints
 from reproducers.record.schema import ROOT, Pin, load_packs
-from reproducers.studies.installed.known import Faults, Tried, made, names_bug, tried
+from reproducers.studies.installed.known import Faults, Tried, made, path_of, tried
 from reproducers.upstream.store import Store
 
-NONE = Fingerprints(packs={})
+NONE = Index(2, "2026-01-01", {})
 TREE = Pin(release="1.0", artifacts={"x.whl": "0" * 64})
 
 
 def test_the_committed_file_is_what_the_trees_give():
     packs = load_packs()
-    committed = fingerprint.load(fingerprint.path_of(packs))
+    committed = load(path_of(packs)).index
     store = Store(offline=True)
     if not any((store.root / "trees").glob("*.json")):
         pytest.skip("no tree is in the store")
@@ -28,8 +27,8 @@ def test_the_committed_file_is_what_the_trees_give():
 
 def test_every_bug_has_its_fingerprint_and_each_patch_its_functions():
     packs = load_packs()
-    known = fingerprint.load(fingerprint.path_of(packs)).packs
-    assert set(known) == {pack.id for pack in packs if names_bug(pack)}
+    known = load(path_of(packs)).index.packs
+    assert set(known) == {pack.id for pack in packs if pack.names_bug}
     assert {"pack04", "pack07", "pack14"}.isdisjoint(known)
     for pack in packs:
         if pack.id in known and pack.patch.is_file():
@@ -38,7 +37,7 @@ def test_every_bug_has_its_fingerprint_and_each_patch_its_functions():
 
 
 def test_no_tree_is_in_two_states_unless_what_is_beside_it_tells():
-    for name, known in fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs.items():
+    for name, known in load(path_in()).packs.items():
         if known.functions:
             states = {}
             for tree in known.trees:
@@ -47,7 +46,7 @@ def test_no_tree_is_in_two_states_unless_what_is_beside_it_tells():
 
 
 def test_what_needs_decide_is_stated():
-    known = fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs
+    known = load(path_in()).packs
     beside = {name for name, each in known.items() if any(tree.beside for tree in each.trees)}
     assert beside == {"pack34"}
 
@@ -81,7 +80,7 @@ def without_patch(tree):
 @pytest.mark.parametrize("change", [flip, another_release, without_patch, lambda tree: tree.update(beside={"x": "1"})])
 def test_a_state_that_no_receipt_says_is_named(ran, change, place):
     toy, pack, folder = ran
-    path = fingerprint.path_of([pack])
+    path = path_of([pack])
     path.write_text(made([pack], folder, toy.store, NONE)[0].text)
     assert wrong([pack], folder) == []
     body = json.loads(path.read_text())

@@ -4,9 +4,9 @@ import pytest
 from toy import SOURCE, edited, write_tree
 from toy_environment import FIXED, installed, known, tree
 
-from reproducers.studies.installed.judgement import audit
+from patchlane.judged.judgement import audit
+from patchlane.present.environment import of_python
 from reproducers.studies.installed.measured import copied, measured
-from reproducers.studies.installed.present.environment import of_python
 
 OTHER = known(tree("5.0", "buggy", edited(("values[1:]:", "values[5:]:"))))  # of which nothing here is
 BROKEN = {**SOURCE, "toyup/core.py": SOURCE["toyup/core.py"].replace("total", "sum_of")}
@@ -17,7 +17,7 @@ def test_the_reproducer_decides_or_nothing_does(toy, tmp_path, files, state):
     pack, site = toy.pack(), installed(tmp_path / "site", files)
     before = sorted(path for path in site.rglob("*"))
     seen = of_python(site, OTHER)
-    (open_answer,) = audit([pack], OTHER, seen)
+    (open_answer,) = audit(OTHER, seen)
     assert open_answer.state == "unknown" and open_answer.measurable
     found = measured(pack, open_answer, seen, toy.store)
     assert (found.state, found.by) == (state, "run" if state != "unknown" else "")

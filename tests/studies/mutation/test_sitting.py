@@ -10,10 +10,11 @@ from ready import MEAN, MUTANT
 from toy import DEAD, FIRST, SOURCE, SUM, TOTAL, edited, listing, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.clock import today
+from patchlane.base.errors import CannotTestHere
+from patchlane.base.exits import Exit
 from reproducers import mutate
-from reproducers.base.clock import today
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit, Verdict
+from reproducers.base.verdicts import Verdict
 from reproducers.evidence import shelf, table, verification
 from reproducers.record import mutation
 from reproducers.record.entry import Entry

@@ -4,7 +4,7 @@ import pytest
 from own_tests import ONE, examined, publish_tests
 from toy import PUBLISHED, Toy
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import shelf
 from reproducers.record.schema import load_needs

@@ -7,8 +7,8 @@ import pytest
 from own_tests import BROKEN, ONE, examined, publish_tests
 from toy import Toy
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import record_bytes
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import record_bytes
 from reproducers.evidence import shelf, verification
 from reproducers.studies.suites import keeping
 

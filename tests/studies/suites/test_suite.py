@@ -3,7 +3,7 @@
 import pytest
 from toy import git, write_tree
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.studies.suites import suite
 
 FILES = {"tests/test_a.py": "a\n", "tests/data.bin": "data\n", "toyup.py": "x\n", "toyup/b.py": "", ".ci/x.py": ""}

@@ -9,9 +9,9 @@ import ranges
 from toy import SOURCE, git, write_tree
 from typer.testing import CliRunner
 
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers import applies, sweep
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
 from reproducers.studies.versions import applying
 
 BALLAST = {f"toyup/ballast_{number}.txt": os.urandom(300_000).hex() for number in range(4)}  # 2.4 MB

@@ -6,8 +6,8 @@ import sys
 import pytest
 from toy import SOURCE, git, named, overwrite, write_tree
 
-from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.verdicts import Exit
+from patchlane.base.errors import CannotTestHere, PatchlaneError
+from patchlane.base.exits import Exit
 from reproducers.upstream import git as gittree
 from reproducers.upstream.built import build_commit
 from reproducers.upstream.store import Store, Tree, tree_digest

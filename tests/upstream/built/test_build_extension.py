@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from toy import named, write_tree
 
-from reproducers.base import clock
-from reproducers.base.errors import CannotTestHere
+from patchlane.base import clock
+from patchlane.base.errors import CannotTestHere
 from reproducers.record.schema import Build, Need
 from reproducers.upstream import pins
 from reproducers.upstream.built import build_extension

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from reproducers.base.errors import StoreError
+from patchlane.base.errors import StoreError
 from reproducers.upstream.built import trim_fatbin
 
 BEFORE, AFTER = b"code before".ljust(64, b"\1"), b"data after" * 7

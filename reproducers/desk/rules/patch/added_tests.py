@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
 from reproducers.desk.patches.fields import origin_fault
 from reproducers.desk.patches.trees import tree_of

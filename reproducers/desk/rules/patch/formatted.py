@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, write_atomic
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, json_sha256, write_atomic
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.patch import formatters
 from reproducers.desk.rules.patch.formatters import FORMATTERS, Formatter

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from reproducers.base import clock
+from patchlane.base import clock
 
 
 @dataclass(frozen=True)

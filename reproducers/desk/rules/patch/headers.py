@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header, short_header
 from reproducers.desk.patches.fields import ORIGINS, origin_fault, upstream_commit

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.patch.trees import applied

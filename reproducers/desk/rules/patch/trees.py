@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, temporary
+from patchlane.base.errors import PatchlaneError
+from patchlane.base.files import file_sha256, json_sha256, temporary
 from reproducers.desk.patches.trees import touched, tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.text.lookups import again

@@ -40,7 +40,7 @@ def measured(case: Case) -> list[tuple[float, str]]:
 
 def written(case: Case) -> set[float]:
     """Numbers in the reproducer, pack.yaml and the lines that the patches add or remove; products of literals too."""
-    pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # these are judged
+    pack = case.pack.model_dump(mode="json", exclude={"title", "claim", "effect"})  # these are judged
     source = case.pack.reproducer.read_text(encoding="utf-8")
     values = {*numbers(json.dumps(pack)), *numbers(source)}
     values |= _literals(source)

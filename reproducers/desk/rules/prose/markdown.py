@@ -6,7 +6,7 @@ import html
 import re
 from functools import cached_property
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 BLOCK = re.compile(r'<(pre|table)\b[^>]*data-sourcepos="(\d+):\d+-(\d+):\d+"')
 SPAN = re.compile(r"(?<!`)(`+)(?!`)((?:[^`\n]|\n(?!\s*\n)|`(?!\1))+?)(?<!`)\1(?!`)")

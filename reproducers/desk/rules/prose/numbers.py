@@ -111,11 +111,11 @@ def body(case: Case) -> Iterator[Breach | Skip]:
         yield Breach(case.body, line, what, MEND)
 
 
-@rule("number-record", "no number in the title or the claim differs from its receipt")
+@rule("number-record", "no number in the title, the claim or the effect differs from its receipt")
 def record(case: Case) -> Iterator[Breach | Skip]:
     from reproducers.record.schema import line_of
 
-    for name, text in (("title", case.pack.title), ("claim", case.pack.claim)):
+    for name, text in (("title", case.pack.title), ("claim", case.pack.claim), ("effect", case.pack.effect or "")):
         for *_, what in _wrong(case, text):
             yield Breach(case.record, line_of(case.record_text, (name,)), what, MEND)
 

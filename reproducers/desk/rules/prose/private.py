@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import RULES, Breach, Skip, rule
 from reproducers.desk.start import mutants

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 from reproducers.desk.rules.patch import formatters
 from reproducers.desk.rules.patch.formatted import altered, changes
 from reproducers.desk.rules.patch.formatters import FORMATTERS, Formatter

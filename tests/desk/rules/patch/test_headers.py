@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from reproducers.base.files import file_sha256
+from patchlane.base.files import file_sha256
 from reproducers.desk.patches import fields, header
 from reproducers.desk.rules.patch import headers
 from reproducers.evidence.receipts import read

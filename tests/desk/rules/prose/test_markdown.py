@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.desk.rules.prose.markdown import Text
 
 MARKDOWN = """See [it](https://github.com/a/b?x=1&y=2) and `code |`.

@@ -11,7 +11,7 @@ import pytest
 
 from model.data.errors import DataError
 from model.data.stored.indexed import HEADER, IndexedDataset, IndexedWriter, token_dtype
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 from reproducers.record.schema import ROOT, load_packs, select
 from reproducers.upstream import pins
 from reproducers.upstream.store import Store

@@ -8,7 +8,7 @@ from mamba3_cases import bounds, error, upstream_tree
 
 from model.layers.mamba3 import upstream as mamba3_upstream
 from model.layers.mamba3.mixer import FP32, build_mamba3
-from reproducers.base.errors import CannotTestHere
+from patchlane.base.errors import CannotTestHere
 
 pytestmark = pytest.mark.upstream
 CUTS = (0, 1, 9, 9, 30, 48)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.loop.ranks import hosts
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from model.loop.ranks import meeting
-from reproducers.base.errors import PatchlaneError
+from patchlane.base.errors import PatchlaneError
 
 
 def names(store, size):

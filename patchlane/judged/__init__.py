@@ -1,0 +1,1 @@
+"""Each pack's answer for an environment, and what is best done about it."""

@@ -1,0 +1,1 @@
+"""How a pack's patch meets what is installed."""

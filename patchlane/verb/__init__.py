@@ -1,0 +1,1 @@
+"""What an audit is asked, from the index to the exit code."""

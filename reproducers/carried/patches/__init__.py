@@ -1,0 +1,1 @@
+"""Patches that somebody else wrote, byte for byte: their files and hunks, and how people keep them."""
