@@ -433,6 +433,8 @@ def test_observations_are_numbers_not_names_of_checks(real):
         paths = list(filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)))
         assert len(observed) == len(paths) and not any(text.startswith("Reason: ") for text in lines)
         for text, body in zip(observed, map(read, paths), strict=True):
+            if body.verdict not in ("REPRODUCED", "REPRODUCED_AND_FIXED", "FIXED_UPSTREAM"):
+                continue  # its reason is what was seen
             wanted = "healthy" if body.verdict == "FIXED_UPSTREAM" else "bug"
             showing = [c for c in body.checks("pristine") if (c.role, c.state) == ("bug", wanted)]
             assert body.reason not in text and f"Seen: {len(showing)} bug check" in text

@@ -52,7 +52,7 @@ def test_one_release_is_a_table(ours, capsys, release, code, state):
     title, head, first, second, count = capsys.readouterr().out.splitlines()
     assert (title, head.split()) == (f"toyup {release}", ["pack", "answer", "harm", "effect"])
     assert first.split()[:4] == ["pack07", state, "wrong", "numbers"] and first.endswith("half of all sums are wrong")
-    assert second.split()[:3] == ["pack08", state, "crash"] and second.endswith(ours.packs["pack08"].title)
+    assert second.split()[:3] == ["pack08", state, "crash"] and second.endswith(ours.packs["pack08"].effect)
     assert count == f"2 packs: 2 {state}"
     answered(Request(release=f"toyup=={release}", as_json=True))
     assert {answer["state"] for answer in json.loads(capsys.readouterr().out)["answers"]} == {state}
