@@ -64,6 +64,15 @@ class Request:
 
 
 @dataclass
+class PristineCensus:
+    """The pristine tree's census, which is taken once: of all patches that are tried beside it the first one waits."""
+
+    facts: Facts | None = None
+    cut: str = ""  # why it did not go to its end
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+
+@dataclass
 class Run:
     """All observations of one pack's run; its receipt is written from nothing else.
 
@@ -82,8 +91,7 @@ class Run:
     patched: list[ArmResult] = field(default_factory=list)
     fixed: list[ArmResult] = field(default_factory=list)
     census: Census | None = None
-    facts: Facts | None = None  # of the pristine tree's census, which is taken once
-    facts_cut: str = ""  # why that census did not go to its end
+    beside: PristineCensus = field(default_factory=PristineCensus)
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
@@ -301,11 +309,29 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
     ruling = rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
-    if rulings.is_healthy(ruling) and run.request.census and seed == 0:
-        touched = [patching.hunks(patch, strip, after=after) for after in (False, True)]
-        run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), touched)
-        ruling = rulings.rule_census(ruling, run.census)
-    return ruling
+    return _ruled(run, bench, fixed, ruling) if run.request.census and seed == 0 else ruling
+
+
+def with_census_of(run: Run, bench: Bench) -> Run:
+    """The run, of which both arms have run and nothing else, with its census."""
+    again, patch = dataclasses.replace(run, log=[]), run.patch_file
+    assert patch is not None
+    root = run.pack.upstream.source_root
+    strip = patching.strip_for(bench.tree.path, root)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number, root)
+    again.ruling = _ruled(again, bench, fixed, run.ruling)
+    return again
+
+
+def _ruled(run: Run, bench: Bench, fixed: Tree, ruling: Ruling) -> Ruling:
+    """The ruling with what else the patch changes, where all checks find it healthy."""
+    patch = run.patch_file
+    if patch is None or not rulings.is_healthy(ruling):
+        return ruling
+    strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
+    touched = [patching.hunks(patch, strip, after=after) for after in (False, True)]
+    run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), touched)
+    return rulings.rule_census(ruling, run.census)
 
 
 def _counted(run: Run, bench: Bench, patched: Bench, touched: Sequence[Sequence[patching.Hunk]]) -> Census:
@@ -316,15 +342,17 @@ def _counted(run: Run, bench: Bench, patched: Bench, touched: Sequence[Sequence[
     """
     before, hunks = touched[0], [*touched[0], *touched[1]]
     bench.tell("verdict", census.BEGUN)
-    if run.facts is None:
-        taken = _taken(run, bench, before, Wanted(), installed=True)
-        run.facts, ended = taken.census, taken.outcome in ("bug", "healthy")
-        run.facts_cut = "" if ended else f"without the patch: {taken.reason}"
-        run.log.append(census.line("pristine", run.facts))
-    wanted = Wanted({call: [*facts] for call, facts in run.facts.items()})
+    with run.beside.lock:
+        if run.beside.facts is None:
+            taken = _taken(run, bench, before, Wanted(), installed=True)
+            run.beside.facts, ended = taken.census, taken.outcome in ("bug", "healthy")
+            run.beside.cut = "" if ended else f"without the patch: {taken.reason}"
+            run.log.append(census.line("pristine", run.beside.facts))
+    facts = run.beside.facts
+    wanted = Wanted({call: [*found] for call, found in facts.items()})
     after = _taken(run, patched, hunks, wanted, installed=False)
     run.log.append(census.line("patched", after.census))
-    made = census.compare(run.facts, after.census, run.pack.meant)
+    made = census.compare(facts, after.census, run.pack.meant)
     if after.outcome == "bug":  # what the census holds may be a check's; another arm, which takes none, decides
         after = _taken(run, patched, hunks, None, installed=False)
     if after.outcome == "bug":
@@ -332,10 +360,10 @@ def _counted(run: Run, bench: Bench, patched: Bench, touched: Sequence[Sequence[
         made = made.model_copy(update={"differences": [*made.differences, unlike]})
     elif after.outcome != "healthy":
         made = made.model_copy(update={"cut": after.reason})
-    elif run.facts_cut:
-        made = made.model_copy(update={"cut": run.facts_cut})
+    elif run.beside.cut:
+        made = made.model_copy(update={"cut": run.beside.cut})
     bench.tell("verdict", census.told(made))
-    if lost := census.unmade(run.facts):
+    if lost := census.unmade(facts):
         bench.tell("verdict", f"{census.LINE}not made again: {', '.join(lost)}")
     return made
 

@@ -26,7 +26,7 @@ from reproducers.record.mutation import How, Tried
 from reproducers.record.schema import Lane, Model, Pack
 from reproducers.studies.mutation.ablation import with_patch
 from reproducers.trial.arms import kill_children
-from reproducers.trial.experiment import Bench, Request, Run, bench_of, execute, with_patch_of
+from reproducers.trial.experiment import Bench, Request, Run, bench_of, execute, with_census_of, with_patch_of
 from reproducers.upstream import pins
 from reproducers.upstream.store import Store, Tree
 
@@ -89,14 +89,14 @@ def pinned_tree(pack: Pack) -> Tree:
 
 
 def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda line: None) -> Ground:
-    """Run the pack as it is. CannotTestHere where that cannot be tested, Unproved where its fix does not hold."""
-    run = execute(pack, request, Store(), lambda arm, line: tell(f"[{arm}] {line}"))
-    ruling = run.ruling
-    if ruling.verdict is Verdict.UNTESTABLE:
-        raise CannotTestHere(f"{pack.id}: {ruling.reason}", ruling.remedy)
-    if ruling.verdict is not Verdict.REPRODUCED_AND_FIXED:
-        said = f"{pack.id} without a mistake: {ruling.verdict.value}: {ruling.reason}"
-        raise Unproved(said, f"python -m reproducers.run {pack.id} --lane {request.lane}; no mutant was tried")
+    """Run the pack as it is, but for its census, which ``try_all`` takes beside the mutants' arms.
+
+    CannotTestHere where it cannot be tested, Unproved where its fix does not hold.
+    """
+    arms = dataclasses.replace(request, census=False)
+    run = execute(pack, arms, Store(), lambda arm, line: tell(f"[{arm}] {line}"))
+    _hold(run)
+    run.request = dataclasses.replace(run.request, census=request.census)
     bench = bench_of(run, Store(), lambda arm, line: None)
     stamp = run.pristine[-1].stamp
     key = {
@@ -114,6 +114,16 @@ def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda l
         "ours": [file_sha256(Path(__file__)), file_sha256(Path(str(hand.__file__)))],
     }
     return Ground(run, bench, key)
+
+
+def _hold(run: Run) -> None:
+    """CannotTestHere where the pack itself cannot be tested, Unproved where its fix does not hold."""
+    ruling, pack = run.ruling, run.pack.id
+    if ruling.verdict is Verdict.UNTESTABLE:
+        raise CannotTestHere(f"{pack}: {ruling.reason}", ruling.remedy)
+    if ruling.verdict is not Verdict.REPRODUCED_AND_FIXED:
+        said = f"{pack} without a mistake: {ruling.verdict.value}: {ruling.reason}"
+        raise Unproved(said, f"python -m reproducers.run {pack} --lane {run.request.lane}; no mutant was tried")
 
 
 def excusing(lane: Lane, candidate: Candidate) -> Lane:
@@ -176,10 +186,17 @@ def try_all(
 ) -> list[tuple[Tried, Outcome]]:
     """Each mutant's result, in order; ``ended(number so far, result, seconds since the start)`` as they come.
 
-    None is begun once ``within_s`` seconds are over, so that the results are those of the first ones. An interrupt ends
-    every arm before it propagates.
+    First of all comes the pack's own census, on which no mutant's arm waits. None is begun once ``within_s`` seconds
+    are over, so that the results are those of the first ones. An interrupt ends every arm before it propagates.
+
+    CannotTestHere and Unproved where the pack's own census cannot be taken, or does not hold.
     """
     started = time.monotonic()
+
+    def control() -> tuple[Tried, Outcome] | None:
+        if ground.run.request.census:
+            _hold(with_census_of(ground.run, ground.bench))
+        return None
 
     def attempted(candidate: Candidate) -> tuple[Tried, Outcome] | None:
         if within_s is not None and time.monotonic() - started > within_s:
@@ -200,11 +217,16 @@ def try_all(
 
     pool = concurrent.futures.ThreadPoolExecutor(workers)
     try:
+        own, number = pool.submit(control), 0
         futures = [pool.submit(attempted, candidate) for candidate in candidates]
-        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+        for future in concurrent.futures.as_completed([own, *futures]):
             if result := future.result():
+                number += 1
                 ended(number, result[0], time.monotonic() - started)
         return [result for future in futures if (result := future.result())]
+    except PatchlaneError:  # the next pack may still be tried: arms that have begun end by themselves
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         kill_children()

@@ -124,6 +124,46 @@ def test_another_right_fix_is_accepted_and_one_that_is_refused_is_told(toy, pack
     assert verb(toy, "--only", "alternatives")[0] == Exit.USAGE  # its header lacks the line
 
 
+@pytest.fixture
+def taken(monkeypatch):
+    """The trees of the census arms that were run, in a list."""
+    real, seen = experiment.run_arm, []
+
+    def run_arm(spec, sink):
+        if spec.census:
+            seen.append(spec.tree)
+        return real(spec, sink)
+
+    monkeypatch.setattr(experiment, "run_arm", run_arm)
+    return seen
+
+
+def test_the_pristine_trees_census_is_taken_once_however_many_ask_at_once(toy, pack, taken):
+    right = edited(
+        ("result = 0.0\n    for value in values[1:]:", "result = 0.0\n    for value in list(values):"), FIRST
+    )
+    for name in ("one", "two"):
+        diff = toy.patch({path: f"{text}\n# {name}\n" for path, text in right.items()})
+        write_tree(pack.folder, {f"alternatives/{name}.patch": f"Why: It copies first, as {name}.\n\n{diff}"})
+    code, _, score = verb(toy, "--only", "alternatives", "--census", "--jobs", "3")
+    assert code == Exit.OK and score.alternative.accepted == 2
+    assert len(taken) == 4 and len(set(taken)) == 4  # of the pristine tree, of the pack's patch, of each alternative
+
+
+def test_a_pack_whose_own_census_is_refused_judges_no_mutant(toy, monkeypatch):
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
+    placed = edited((TOTAL[0], "values[0 if 'site-packages' in __file__ else 1 :]:"), FIRST)
+    worse = toy.pack(toy.patch(placed))
+    toy.publish()
+    monkeypatch.setattr(mutate, "load_named", lambda names: [worse])
+    right = toy.patch(edited(TOTAL, FIRST))
+    write_tree(worse.folder, {"alternatives/right.patch": f"Why: It asks for no place.\n\n{right}"})
+    assert verb(toy, "--only", "alternatives")[0] == Exit.OK
+    (toy.root / "out").rename(toy.root / "before")
+    assert verb(toy, "--only", "alternatives", "--census")[::2] == (Exit.CONTRADICTED, None)
+
+
 def test_what_no_check_sees_survives_until_it_is_explained(toy, pack, arms):
     code, said, score = verb(toy)
     names = loose(pack)
