@@ -35,11 +35,14 @@ def main(
     root, packs = ROOT / "receipts", [pack for pack in unwritten.refuse(load_packs()) if pack.names_bug]
     if serve is None:
         publish.refuse_foreign(output, "--output")
-    every = [told(pack, entry_of(pack, root), map(read, chain(root / f"{pack.number:02d}"))) for pack in packs]
-    found = osv.records(every, load_releases(ROOT / "packs"), site)
+
+    def made() -> list[osv.Record]:
+        every = [told(pack, entry_of(pack, root), map(read, chain(root / f"{pack.number:02d}"))) for pack in packs]
+        return osv.records(every, load_releases(ROOT / "packs"), site)
+
     if serve is not None:
-        serving.answer(found, serve, typer.echo)
-        return
+        return serving.answer(made, serve, typer.echo)
+    found = made()
     publish.publish(osv.files(found), output, "--output")
     typer.echo(f"{len(found)} records in {output}")
 

@@ -138,7 +138,7 @@ def test_write_says_only_what_receipts_say(project, tmp_path):
     [
         (["pack99"], "no pack 'pack99'"),
         (["--ignore", "x"], "no pack 'x'"),
-        (["pack09", "pack04"], "pack04: no receipt"),
+        (["pack09", "pack04"], "pack04: the index has no"),
         (["--run"], "--run: no pack named"),
         (["--python", "absent"], "--python absent"),
         (["--python", "/bin/true"], "--python /bin/true"),

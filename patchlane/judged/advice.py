@@ -117,7 +117,8 @@ class Patches:
 
     def notes(self, pack: str) -> str:
         """What a reader opens to know more of a pack."""
-        return place.of_clone(str(place.PACKS / self.known.packs[pack].folder / "notes.md"))
+        root = place.PACKS if place.CLONE else Path("packs")
+        return place.of_clone(str(root / self.known.packs[pack].folder / "notes.md"))
 
     def command(self, answer: Answer) -> str:
         """The command that mends this bug after those before it; "" where the pack has no patch for this code."""

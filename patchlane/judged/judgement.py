@@ -64,7 +64,8 @@ class _Case:
         """By the versions that lines ask for: of all environments in which their markers hold, or it is unknown."""
         lines = self.environment.required(self.known.distribution)
         if not lines:
-            return self._absent(f"{self.known.distribution} is not required there")
+            turn = "" if self.environment.whole else "; what its lines require in turn is not followed"
+            return self._absent(f"{self.known.distribution} is not required there{turn}")
         found = choices(lines)
         self.places = [Place(file=each.file, line=each.line) for each in lines]
         if not found and all(each.constraint for each in lines):

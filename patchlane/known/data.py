@@ -11,7 +11,7 @@ from patchlane.base.errors import CannotTestHere, PatchlaneError
 from patchlane.base.files import LARGEST
 from patchlane.known.index import Known, load, parsed, path_in
 
-WHOLE_S = 300.0  # for the whole index, which has less than a megabyte
+WHOLE_S = 60.0  # for the whole index, which has less than a megabyte
 REMEDY = "leave --data out, which takes the index that came with this patchlane, or get the file whole"
 
 
@@ -36,6 +36,7 @@ def known(data: str | None = None) -> Known:
 
 def _fetched(address: str) -> bytes:
     """What is behind the address, by the proxies of the environment. Nothing else of the audit opens a connection."""
+    from http.client import HTTPException
     from urllib.request import urlopen
 
     end, data = time.monotonic() + WHOLE_S, bytearray()
@@ -45,6 +46,6 @@ def _fetched(address: str) -> bytes:
                 data += piece
                 if len(data) > LARGEST or time.monotonic() > end:
                     raise CannotTestHere(f"{address}: larger or slower than any index", REMEDY)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise CannotTestHere(f"{address}: {error}", f"curl -fLO {address}, and --data FILE") from error
     return bytes(data)

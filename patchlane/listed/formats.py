@@ -103,7 +103,10 @@ def _text(file: Path) -> str:
     try:
         text = data[len(mark) :].decode(encoding)
     except UnicodeDecodeError as error:
-        raise PatchlaneError(f"{file}: not UTF-8", f"iconv -t utf-8 {file} > FILE, and --requirements FILE") from error
+        if b"\0" in data:
+            raise PatchlaneError(f"{file}: a binary file", FREEZE) from error
+        convert = f"iconv -f latin1 -t utf-8 {file} > FILE, or by the encoding that it is in, and --requirements FILE"
+        raise PatchlaneError(f"{file}: not UTF-8", convert) from error
     if "\0" in text:
         raise PatchlaneError(f"{file}: a binary file", FREEZE)
     return text.replace("\r\n", "\n").replace("\r", "\n")

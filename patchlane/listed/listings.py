@@ -20,6 +20,7 @@ def is_pip_list(text: str) -> bool:
 
 def pip_list(text: str, reading: Reading) -> Reading:
     """Two columns, a third with the folder of an editable install, of which the version says nothing."""
+    reading.whole = True
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.split()
         if number <= 2 or not parts:
@@ -42,6 +43,7 @@ def is_conda_list(text: str) -> bool:
 
 def conda_list(text: str, reading: Reading) -> Reading:
     """``conda list``: name, version, build, channel; ``--export``: name=version=build; ``--explicit``: URLs."""
+    reading.whole = True
     for number, line in enumerate(text.splitlines(), 1):
         parts, export = line.split(), CONDA_EXPORT.fullmatch(line.strip())
         file = line.strip().rpartition("/")[2].split("#")[0].rsplit("-", 2)
@@ -71,6 +73,7 @@ def pip_json(data: Any) -> list[Any]:
 
 
 def read_json(entries: list[Any], text: str, reading: Reading) -> Reading:
+    reading.whole = True
     for entry in entries:
         metadata = entry.get("metadata", entry) if isinstance(entry, dict) else {}
         name, version = (metadata.get("name"), metadata.get("version")) if isinstance(metadata, dict) else (None, None)

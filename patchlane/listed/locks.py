@@ -40,6 +40,7 @@ def form(data: object) -> str:
 
 def read(kind: str, data: Table, text: str, reading: Reading) -> Reading:
     """Read a lock of this kind, parsed from ``text``; an entry in no known form is not understood."""
+    reading.whole = True
     if kind == "pylock":
         _pylock(data, text, reading)
     elif kind == "Pipfile.lock":

@@ -61,7 +61,8 @@ class Reading:
 
     ``repositories``: {"owner/name" in lower case: distribution} of known upstreams. ``above``: the files that led here,
     this one last. ``opened`` reads a file that this one names. ``script``: its folders are those of where it runs;
-    ``moved``: it has changed its folder; ``commands``: the texts of all of its commands.
+    ``moved``: it has changed its folder; ``commands``: the texts of all of its commands. ``whole``: a lock or listing,
+    which names what its entries require in turn, too.
     """
 
     file: Path
@@ -71,6 +72,7 @@ class Reading:
     constraint: bool = False
     script: bool = False
     moved: bool = False
+    whole: bool = False
     commands: list[str] = field(default_factory=list)
     required: list[Required] = field(default_factory=list)
     skipped: list[Line] = field(default_factory=list)

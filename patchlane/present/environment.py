@@ -51,6 +51,11 @@ class Environment:
         """The lines that are not understood, any of which may bring what else is not found."""
         return [*self.startup, *(self.reading.unread if self.reading else [])]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all that is there is known by name, what others require in turn included."""
+        return self.reading is None or self.reading.whole
+
     def distribution(self, name: str) -> Distribution | None:
         return self.distributions.get(canonicalize_name(name))
 

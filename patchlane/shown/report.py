@@ -49,7 +49,11 @@ def _one_by_one(answers: list[Answer]) -> list[str]:
     for answer in answers:
         what = f"{answer.distribution} {answer.version or ''}".rstrip()
         lines += [f"{answer.state:8} {answer.pack}  {what}: {answer.cost}", f"{'':16} {answer.reason}"]
-        lines += [f"{'':16} {answer.harm}: {answer.effect}"] if answer.harm and answer.effect else []
+        lines += (
+            [f"{'':16} {answer.harm}: {answer.effect}"]
+            if answer.state == "buggy" and answer.harm and answer.effect
+            else []
+        )
         lines += [f"{'':16} fix: {answer.remedy}"] if answer.remedy else []
     return lines
 

@@ -23,19 +23,26 @@ class _Parser(argparse.ArgumentParser):
         raise PatchlaneError(message, f"{place.AUDIT} --help")
 
 
+def _path(text: str) -> Path:
+    """A path; an empty word, as an unset variable gives, is none."""
+    if not text:
+        raise PatchlaneError("an empty path", "set the variable that names it, or leave the option out")
+    return Path(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     words = _Parser(prog="patchlane audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("packs", metavar="PACK", nargs="*", help="packs, as pack09 (default: all)")
     words.add_argument(
         "--python",
-        type=Path,
+        type=_path,
         metavar="PATH",
         help="an interpreter, a virtual environment or a folder of packages (default: what is activated)",
     )
     words.add_argument(
         "--requirements",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="judge what requirements, a lock, a project, a list, a script or a Dockerfile ask for; - is stdin",
     )
@@ -48,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--dry-run", action="store_true", help="with --apply: say what would be done, and do nothing")
     words.add_argument("--revert", action="store_true", help="take out what --apply put in, file by file as it was")
     words.add_argument("--json", dest="as_json", action="store_true", help="the answers as JSON on stdout")
-    words.add_argument("--sarif", type=Path, metavar="FILE", help="also write the answers as SARIF 2.1.0")
+    words.add_argument("--sarif", type=_path, metavar="FILE", help="also write the answers as SARIF 2.1.0")
     return words
 
 

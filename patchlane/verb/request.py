@@ -83,10 +83,13 @@ def _refuse(request: Request, run: bool) -> None:
     given = [name for name in ("python", "requirements", "release") if getattr(request, name)]
     doing = [name for name in ("apply", "revert") if getattr(request, name)] + (["run"] if run else [])
     if len(given) > 1 or len(doing) > 1 or (doing and {*given} - {"python"}):
-        said = " and ".join(f"--{name}" for name in [*given, *doing])
+        clash = doing if len(doing) > 1 else given if len(given) > 1 else [*given, *doing]
+        said = " and ".join(f"--{name}" for name in clash)
         raise PatchlaneError(f"{said} do not go together", "leave one of them out")
     if request.dry_run and not request.apply:
         raise PatchlaneError("--dry-run goes with --apply", f"{place.AUDIT} --apply --dry-run")
+    if request.sarif == Path("-"):
+        raise PatchlaneError("--sarif -: not a file", "--sarif audit.sarif")
 
 
 def harms(text: str | None) -> tuple[str, ...]:
@@ -114,8 +117,8 @@ def named(known: Known, name: str) -> str:
     if match is None:
         raise PatchlaneError(f"no pack {name!r}", f"pack09, say; {place.AUDIT} without a name judges all")
     if (pack := f"pack{int(match[1]):02d}") not in known.packs:
-        said = f"{pack}: no receipt shows a bug of it that could be mended, so there is nothing to look for"
-        raise PatchlaneError(said, f"leave it out; the packs with one are {' '.join(known.packs)}")
+        said = f"{pack}: the index has no such bug: no such pack, or none that could be mended"
+        raise PatchlaneError(said, f"leave it out; the index has {' '.join(known.packs) or 'no pack at all'}")
     return pack
 
 
@@ -136,6 +139,7 @@ def _released(known: Known, text: str) -> tuple[Known, Environment]:
     wanted = reading.required[0].name
     mine = [name for name, pack in known.packs.items() if pack.distribution == wanted]
     if not mine:
-        raise PatchlaneError(f"--release {text}: no pack is of {match[1]}", f"one of {', '.join(distributions)}")
+        said = f"--release {text}: no pack is of {match[1]}, of those that are asked for"
+        raise PatchlaneError(said, f"one of {', '.join(distributions)}, or other packs and another --since")
     seen = environment.of_reading(reading)
     return known.only(mine), Environment(f"{wanted} {match[2]}", "", seen.distributions, reading=reading)

@@ -102,7 +102,9 @@ def run(command: Command, reading: Reading, ref: str | None = "") -> None:
         reading.miss(command.line, command.text, "what this program brings is not in this file")
     elif INSTALLING.search(f"{command.text} {command.document}") and name not in QUOTING:
         reading.miss(command.line, command.text, "may install something in a way that is not read")
-    elif reading.upstream(command.text) and (name in CARRYING.split() or {"submodule", "remote"} & {*words}):
+    elif "submodule" in words[:2]:
+        reading.miss(command.line, command.text, "brings code that another file names")
+    elif reading.upstream(command.text) and (name in CARRYING.split() or "remote" in words):
         reading.miss(command.line, command.text, "names an upstream in a way that is not read")
     else:
         reading.skip(command.line, command.text, "installs nothing")

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from patchlane.base.errors import PatchlaneError
 from reproducers.desk.page.osv import ECOSYSTEM, Record
@@ -22,7 +23,8 @@ def matching(records: list[Record], query: Any) -> list[Record]:
     try:
         package, version = query["package"], query["version"]
         wanted = (package["ecosystem"], canonicalize_name(package["name"]))
-    except (TypeError, KeyError, AttributeError) as error:
+        Version(version)
+    except (TypeError, KeyError, AttributeError, InvalidVersion) as error:
         raise ValueError("the query names no package and version") from error
     return [
         record
@@ -64,8 +66,13 @@ def server(records: list[Record], port: int) -> ThreadingHTTPServer:
         raise PatchlaneError(f"port {port}: {error.strerror}", "--serve another port") from error
 
 
-def answer(records: list[Record], port: int, say: Callable[[str], None]) -> None:
-    """Answer until the process is interrupted."""
+def answer(made: Callable[[], list[Record]], port: int, say: Callable[[str], None]) -> None:
+    """Make the records, and answer until the process is interrupted; queries before that wait.
+
+    Raises PatchlaneError, before any record is made, where the port is taken.
+    """
+    records = list[Record]()
     with server(records, port) as started, contextlib.suppress(KeyboardInterrupt):
+        records += made()
         say(f"{len(records)} records at http://127.0.0.1:{started.server_port}{PATH}")
         started.serve_forever()

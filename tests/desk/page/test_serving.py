@@ -43,11 +43,20 @@ def test_everything_else_gets_nothing(ask, other):
     assert ask(other) == {}
 
 
-@pytest.mark.parametrize("wrong", [{}, [], {"package": {"name": "toy-up"}}, {"commit": "a" * 40}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, [], {"package": {"name": "toy-up"}}, {"commit": "a" * 40}, query(version="!!"), query(version=[1])],
+    ids=str,
+)
 def test_a_query_of_something_else_is_refused(ask, wrong):
     with pytest.raises(urllib.error.HTTPError) as refused:
         ask(wrong)
     assert refused.value.code == 400
+
+
+def test_a_port_that_is_taken_is_refused_before_a_record_is_made(ask):
+    with pytest.raises(PatchlaneError):
+        serving.answer(lambda: pytest.fail("records were made"), ask.port, print)
 
 
 def test_another_path_is_refused(ask):

@@ -130,6 +130,22 @@ def test_requirements_are_judged_by_release(toy, tmp_path, line, state):
         assert [place.line for place in found.places] == ([] if state == "absent" else [2])
 
 
+WHOLE = {
+    "r.txt": ("first==1\n", False),
+    "pip_list.txt": ("Package Version\n------- -------\nfirst   1\n", True),
+    "uv.lock": ('version = 1\n[[package]]\nname = "first"\nversion = "1"\nsource = { registry = "x" }\n', True),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_requirements_require_in_turn_is_not_followed_and_that_is_told(toy, tmp_path, name):
+    text, whole = WHOLE[name]
+    (tmp_path / name).write_text(text)
+    seen = of_reading(formats.read(tmp_path / name, {}))
+    (found,) = audit(known(), seen)
+    assert (found.state, seen.whole, "in turn" in found.reason) == ("absent", whole, not whole)
+
+
 def test_exit_codes():
     assert exit_code([], []) == Exit.CANNOT_TEST
     assert MENDED.code != code(SOURCE) and HEALTHY.code != BUGGY.code

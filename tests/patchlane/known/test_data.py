@@ -51,6 +51,8 @@ def test_an_address_that_does_not_answer(served, monkeypatch):
     address, folder = served
     with pytest.raises(CannotTestHere) as error:
         data.known(f"{address}/absent.json")
+    with pytest.raises(CannotTestHere):
+        data.known(f"{address}/a space.json")
     assert "curl" in error.value.remedy
     (folder / "x.json").write_text(known().index.text)
     monkeypatch.setattr(data, "WHOLE_S", -1)

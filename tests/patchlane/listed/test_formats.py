@@ -133,6 +133,15 @@ def test_any_other_file_is_refused_with_its_name_and_a_remedy(tmp_path, name, te
     assert name in refused.value.what and refused.value.remedy and refused.value.exit_code == 2
 
 
+def test_text_in_another_encoding_is_told_from_what_is_no_text(tmp_path):
+    texts = {"a.txt": (b"toyup==1.0\n\xe9\n", "iconv -f "), "b.txt": (b"\x7fELF\0\xff", "pip freeze")}
+    for name, (content, remedy) in texts.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(PatchlaneError) as refused:
+            formats.read(tmp_path / name, {})
+        assert remedy in refused.value.remedy
+
+
 def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "latin").write_bytes(b"\xff\xfeq\xe9")

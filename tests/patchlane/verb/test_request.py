@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from toy_environment import installed, known_of
@@ -9,6 +10,7 @@ from toy_environment import installed, known_of
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.exits import Exit
 from patchlane.known import data
+from patchlane.verb.command import parser
 from patchlane.verb.request import Request, answered, chosen
 
 
@@ -87,9 +89,17 @@ def test_apply_and_revert_from_the_command_line(ours, tmp_path, capsys):
         ({"apply": True, "revert": True}, "--apply and --revert"),
         ({"apply": True, "requirements": "r.txt"}, "--apply"),
         ({"dry_run": True}, "--dry-run"),
+        ({"sarif": Path("-"), "release": "toyup==1.0"}, "--sarif -"),
     ],
 )
 def test_what_does_not_go_is_refused_with_its_remedy(ours, fields, said):
     with pytest.raises(PatchlaneError) as error:
         answered(Request(**fields))
     assert said in error.value.what and error.value.remedy
+
+
+@pytest.mark.parametrize("option", ["--python", "--requirements", "--sarif"])
+def test_an_empty_path_is_no_folder(option):
+    with pytest.raises(PatchlaneError) as error:
+        parser().parse_args([option, ""])
+    assert error.value.exit_code == Exit.USAGE

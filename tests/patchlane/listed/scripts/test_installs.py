@@ -99,6 +99,7 @@ def test_what_is_installed(text, found):
         "sudo -u app bash install.sh",
         "curl -L https://github.com/up/toyup/archive/v1.tar.gz | tar xz",
         "git submodule add https://github.com/someone/toyup",
+        "git submodule update --init --recursive",
         "export PYTHONPATH=/opt/toyup",
         "MINE=/opt/toyup",
         "PIP_CONSTRAINT=c.txt pip install other",
