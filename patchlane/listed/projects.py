@@ -117,6 +117,8 @@ def _requirements(lines: Any, text: str, sources: Table, reading: Reading, limit
         except (InvalidRequirement, TypeError) as error:
             reading.miss(place, str(line), str(error).split("\n")[0])
             continue
+        if str(line) not in text:  # a group's, which is written anew where it is resolved
+            place = row(text, required.name, *(each.version for each in required.specifier))
         before = len(reading.required)
         _one(required, place, sources.get(str(canonicalize_name(required.name))), reading)
         if limits:

@@ -61,6 +61,13 @@ def test_what_of_a_project_is_not_understood(tmp_path, text, unread):
     assert len(formats.read(tmp_path / "pyproject.toml", {}).unread) == unread
 
 
+def test_a_groups_line_is_found_however_it_is_written(tmp_path):
+    text = "[project]\nname = 'x'\n[dependency-groups]\ndev = [\n  \"toyup == 1.0 ; python_version>'3'\",\n]\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    found = formats.read(tmp_path / "pyproject.toml", {}).required[0]
+    assert (found.version, found.line) == ("1.0", 5)
+
+
 def test_overrides_and_sources_count_by_the_plain_name(tmp_path):
     project = (
         '[project]\nname = "own"\ndependencies = ["Toy_Up==1.0", "b==1"]\n[tool.uv]\noverride-dependencies = ["b==2"]\n'
