@@ -71,6 +71,13 @@ class PristineCensus:
     cut: str = ""  # why it did not go to its end
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy has a lock of its own, for locks cannot be copied."""
+        return {"facts": self.facts, "cut": self.cut, "lock": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, lock=threading.Lock())
+
 
 @dataclass
 class Run:

@@ -132,7 +132,7 @@ def test_only_the_package_index_has_a_client():
     found = {path.name: imported(path) & (CLIENTS | {"socket"}) for path in SOURCES}
     assert {name: clients for name, clients in found.items() if clients} == {
         "index.py": {"requests", "pypi_simple", "truststore"},
-        "data.py": {"urllib.request"},  # the address that `audit --data` is given
+        "data.py": {"http.client", "urllib.request"},  # the address that `audit --data` is given
         "megatron.py": {"socket"},  # a free port for the ranks of one host
         "child.py": {"socket"},  # the same, for upstream's own tests
         "offline.py": {"socket"},  # refuses those tests every host but this one

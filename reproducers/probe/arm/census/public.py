@@ -110,7 +110,7 @@ def _offer(value: Any) -> Any:
     """Parameters of what can be called, with "documented" where it has a docstring; of a kernel of Triton's what it is
     told when it is compiled and tuned; else the type's name."""
     function = getattr(value, "__func__", value)
-    if type(value).__module__.startswith("triton."):
+    if _of_triton(value):
         return _kernel(value)
     if isinstance(function, property):
         return ["property"]
@@ -140,9 +140,13 @@ def _kernel(value: Any) -> list[str]:
 def _layers(value: Any) -> list[Any]:
     """A kernel of Triton's, what it is wrapped in first and its function last; another value alone."""
     layers = [value]
-    while type(layers[-1]).__module__.startswith("triton.") and hasattr(layers[-1], "fn"):
+    while _of_triton(layers[-1]) and hasattr(layers[-1], "fn"):
         layers.append(layers[-1].fn)
     return layers
+
+
+def _of_triton(value: Any) -> bool:
+    return str(type(value).__module__).startswith("triton.")
 
 
 def _returned(value: Any) -> list[str]:
