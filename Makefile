@@ -70,9 +70,11 @@ test: $(VENV)/.train
 test-all: test
 	$(PYTEST) -m rest
 
-# Of the rest, packs only whose receipts do not hold any more.
+# Of the rest, packs only whose receipts do not hold any more; nothing where the time is over before it begins.
 test-ci: test
-	$(PYTEST) -m 'rest and not proved'
+	@if [ -n "$$PATCHLANE_TESTS_END" ] && [ $$(date +%s) -ge $$PATCHLANE_TESTS_END ]; then \
+	  echo "skipped: the rest, for the time is over; make test-all runs it"; \
+	else $(PYTEST) -m 'rest and not proved'; fi
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
