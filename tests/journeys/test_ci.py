@@ -199,9 +199,19 @@ def test_hooks_run_what_make_lint_runs():
 
 
 def test_the_two_halves_of_the_suite_are_all_of_it_and_disjoint():
-    commands = re.findall(r"\$\(PYTEST\) (.*)", (ROOT / "Makefile").read_text())
+    commands = re.findall(r"\$\(PYTEST\) (.*?)(?:; fi)?\n", (ROOT / "Makefile").read_text())
     assert commands == ["-m 'not rest'", "-m rest", "-m 'rest and not proved'"]
     assert "make test-ci" in (ROOT / "ci" / "cpu").read_text()
+
+
+@pytest.mark.parametrize(("end", "begins"), [("1", False), ("99999999999", True), (None, True)])
+def test_the_rest_is_not_begun_where_its_time_is_over(tmp_path, end, begins):
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text().replace("test-ci: test\n", "test-ci:\n"))
+    environment = {name: value for name, value in os.environ.items() if name != "PATCHLANE_TESTS_END"}
+    environment |= {"PATCHLANE_TESTS_END": end} if end else {}
+    command = ["make", "-s", "test-ci", "PYTEST=echo begun"]
+    said = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True, timeout=60)
+    assert ("begun" in said, "skipped" in said) == (begins, not begins)
 
 
 def test_a_receipt_covers_a_pack_until_a_file_of_it_changes(toy):
