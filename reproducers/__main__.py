@@ -132,6 +132,7 @@ def main() -> None:
         from reproducers.base import cli
 
         cli.SPOKEN.update({module: name for name, module in VERBS.items()})
+        sys.modules["__main__"].__package__ = None  # else click takes patchlane's name for a module of a package
         runpy.run_module(VERBS[verb], run_name="__main__")
     else:
         near = " or ".join(f"patchlane {name}" for name in difflib.get_close_matches(verb, VERBS))

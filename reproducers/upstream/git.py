@@ -94,6 +94,20 @@ def merged(left: Path, base: Path, right: Path) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def commit(clone: Path, name: str) -> str | None:
+    """The SHA of a commit, tag or branch of a clone, None where it has none of that name or is no clone."""
+    if not clone.is_dir() or name.startswith("-"):
+        return None
+    done = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=clone)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def tagged(clone: Path, release: str) -> str | None:
+    """The SHA that a clone has tagged with the release, in one of the usual forms; None if it has none."""
+    tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
+    return next((sha for tag in tags if (sha := commit(clone, tag))), None)
+
+
 def commit_tree(store: Store, source: str, sha: str, distribution: str | None = None) -> Tree:
     """The tree at commit ``sha`` of ``source``, a URL or the path of a clone (bare or not).
 

@@ -80,9 +80,9 @@ def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
             return names.popitem()[1]
         if SHA.fullmatch(at):
             return at
-        if folder and not names and (sha := _commit(folder, at)):
+        if folder and not names and (sha := git.commit(folder, at)):
             return sha
-    if folder and (sha := _tagged(folder, at)):
+    if folder and (sha := git.tagged(folder, at)):
         return sha
     if _is_release(release):
         return release
@@ -98,20 +98,6 @@ def _is_release(text: str) -> bool:
     except InvalidVersion:
         return False
     return not PREFIX.fullmatch(text)
-
-
-def _commit(folder: Path, name: str) -> str | None:
-    """The SHA of the commit that a clone knows by this name, None if it knows none or is no clone."""
-    if not folder.is_dir():
-        return None
-    done = git.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=folder)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _tagged(folder: Path, release: str) -> str | None:
-    """The SHA that a clone has tagged with the release, in one of the usual forms; None if it has none."""
-    tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
-    return next((sha for tag in tags if (sha := _commit(folder, tag))), None)
 
 
 def resolve(store: Store, pack: Pack, at: str) -> Pin:
@@ -312,7 +298,7 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, source: Source = PUBLISHED) -> 
 def base_tree(store: Store, pack: Pack, pin: Pin, source: Source = PUBLISHED) -> Tree:
     """The pinned tree as upstream published it."""
     if (folder := source.upstream) is not None:
-        sha = pin.sha or _tagged(folder, str(pin.release))
+        sha = pin.sha or git.tagged(folder, str(pin.release))
         tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=source.allow_dirty)
         if not tree or tree.origin.sha != sha or tree.origin.dirty:
             raise PatchlaneError(

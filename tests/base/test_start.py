@@ -102,6 +102,12 @@ def test_all_verbs_are_listed_in_one_line_each(args):
     assert all(len(line.split()) > 4 and len(line) <= 120 and "``" not in line for line in lines), lines
 
 
+@pytest.mark.parametrize("args", [("-c", SCRIPT[1]), ("-m", "reproducers")])
+def test_a_verbs_help_names_the_command_that_runs_it(args):
+    done = ended([sys.executable], *args, "explain", "--help")
+    assert "Usage: patchlane explain " in done.stdout
+
+
 def test_the_page_of_verbs_is_what_the_command_prints():
     done = ended([sys.executable], "-m", "reproducers", "--markdown")
     assert done.stdout == (ROOT / "docs" / "verbs.md").read_text(), "python -m reproducers --markdown > docs/verbs.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from patchlane.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import Pack
-from reproducers.upstream.git import git
+from reproducers.upstream.git import commit, git, tagged
 
 
 def named(pack: Pack, clone: Path, names: list[str]) -> list[str]:
@@ -15,24 +15,11 @@ def named(pack: Pack, clone: Path, names: list[str]) -> list[str]:
     for name in map(str.strip, names):
         pin = pack.pins.get(pack.pin_name(name) or "")
         release = pin.release if pin else name
-        sha = (pin.sha if pin else None) or commit(clone, name) or _tagged(clone, str(release))
+        sha = (pin.sha if pin else None) or commit(clone, name) or tagged(clone, str(release))
         if sha is None or commit(clone, sha) is None:
             raise PatchlaneError(f"{clone} has no commit {name}", "name one that git -C CLONE log shows")
         shas.append(sha)
     return shas
-
-
-def commit(clone: Path, name: str) -> str | None:
-    """The SHA of a commit, tag or branch of a clone, None where it has none of that name."""
-    if not clone.is_dir() or name.startswith("-"):
-        return None
-    done = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=clone)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _tagged(clone: Path, release: str) -> str | None:
-    """The SHA that a clone has tagged with the release, in one of the usual forms; None if it has none."""
-    return next((sha for form in ("v", "core_v") if (sha := commit(clone, f"refs/tags/{form}{release}"))), None)
 
 
 def fork(clone: Path, old: str, new: str) -> str:

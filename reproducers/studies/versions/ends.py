@@ -11,7 +11,7 @@ from reproducers.record.goal import Goal
 from reproducers.record.schema import Pack
 from reproducers.studies.versions import commits, releases
 from reproducers.studies.versions.bisecting import Commits, History, Releases
-from reproducers.upstream import pins
+from reproducers.upstream import git, pins
 
 
 def of(pack: Pack, goal: Goal, good: str | None, bad: str | None, clone: Path | None) -> tuple[History, str, str]:
@@ -22,14 +22,14 @@ def of(pack: Pack, goal: Goal, good: str | None, bad: str | None, clone: Path | 
     """
     if clone is None:
         return _releases(pack, goal, good, bad)
-    if not clone.is_dir() or commits.commit(clone, "HEAD") is None:
+    if not clone.is_dir() or git.commit(clone, "HEAD") is None:
         raise PatchlaneError(f"--git {clone}: no clone", "git clone URL DIR, then --git DIR")
     if good is None and goal is Goal.INTRODUCED:
         raise PatchlaneError(
             "--git --for introduced wants a commit without the bug", "--good SHA, or a tag of the clone"
         )
     (known_bad,) = commits.named(pack, clone, [bad or "live"])
-    known_good = commits.named(pack, clone, [good])[0] if good else str(commits.commit(clone, "HEAD"))
+    known_good = commits.named(pack, clone, [good])[0] if good else str(git.commit(clone, "HEAD"))
     old, new = (known_good, known_bad) if goal is Goal.INTRODUCED else (known_bad, known_good)
     return Commits(clone), commits.fork(clone, old, new), new
 
