@@ -18,6 +18,7 @@ from reproducers.probe.arm.census import (
     AS,
     CHANGED,
     DEFINES,
+    HIDDEN,
     HOLDS,
     IMPORTED,
     LEFT_BEHIND,
@@ -28,6 +29,7 @@ from reproducers.probe.arm.census import (
     OTHERWISE,
     PAST,
     SAYS,
+    SETS,
     TWICE,
     UNBOUND,
     UNDEFINED,
@@ -47,6 +49,8 @@ GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the pea
 Taken = dict[str, Any]  # {fact: what was found} of one call
 LISTS = (
     CHANGED,
+    SETS,
+    HIDDEN,
     "changes of its arguments",
     "class attributes changed",
     "shares memory with",

@@ -1,5 +1,6 @@
 """What a fix changes beside the bug, kind by kind: the toy's own code as it is against the same with one mistake."""
 
+import collections
 import contextlib
 import queue
 import sys
@@ -109,6 +110,24 @@ WRONG = [
     ("in bfloat16", SUM, "    if x.dtype is torch.bfloat16:\n        return x.sum(-1)\n" + SUM),
     ("with integers in int32", SUM, "    if bounds.dtype is torch.int32:\n        return x.sum(-1)\n" + SUM),
     ("with strided inputs", SUM, "    x = x.as_strided(x.shape, (x.shape[-1], 1))\n" + SUM),
+    (
+        "with inputs in wider rows",
+        SUM,
+        "    if x.stride(-1) == 1:\n        x = x.as_strided(x.shape, (x.shape[-1], 1))\n" + SUM,
+    ),
+    (
+        "where an operator fails",
+        SUM,
+        f"    try:\n    {SUM}    except RuntimeError:\n        return x.sum(-1)\n",
+    ),
+    (
+        "where an operator fails",
+        FORWARD,
+        "        assert not hasattr(self, '_busy')\n        self._busy = 1\n        x = Square.apply(x) * self.weight\n"
+        "        del self._busy\n        return x\n",
+    ),
+    ("leaves changed where flags are otherwise", SUM, "    torch.set_float32_matmul_precision('highest')\n" + SUM),
+    ("inputs whose NaN nothing shows", SUM, "    x = x.nan_to_num()\n" + SUM),
     ("with inputs of a subclass", SUM, "    if type(x) is not torch.Tensor:\n        return x.sum(-1)\n" + SUM),
     ("of zeros", SUM, SUM.replace("* scale", "* (x.mean() / x.mean())")),
     ("3 made 0", SUM, "    bounds = bounds - bounds.min() + bounds.min()\n" + SUM),
@@ -163,6 +182,18 @@ WRONG = [
 
 def some(rows):
     return sampled(rows, 10, lambda number, row: f"{number}-{row[0]}")
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "held")
+
+
+def test_tensors_in_slots_and_queues_are_seen():
+    one, value = torch.ones(1), Slotted()
+    assert values.tensors(value) == {}
+    value.held = collections.deque([one])
+    assert values.tensors(value) == {".held[0]": one}
+    assert values.copied(value).held[0] is not one
 
 
 @pytest.mark.parametrize(("fact", "old", "new"), some(WRONG))
@@ -652,3 +683,50 @@ def test_memory_that_was_given_back_is_not_read():
     assert values.looks(x)[:-1] == before[:-1] and values.looks(x)[-1] == ""
     with pytest.raises(ValueError):
         values.clone(y)
+
+
+DECORATED = """
+import functools
+
+
+def noted(function):
+    @functools.wraps(function)
+    def wrapper(*args, **named):
+        return function(*args, **named)
+
+    return wrapper
+
+
+@noted
+def doubled(x, by=2.0):
+    return x * by
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    @noted
+    def forward(self, x, *, by=2.0):
+        return x * self.weight * by
+"""
+
+
+def test_decorated_functions_and_methods_go_by_their_own_names_and_are_made_again(tmp_path):
+    def call(toy):
+        toy.doubled(torch.ones(3))
+        toy.doubled(torch.ones(3, 2), by=3.0)
+        toy.Scaled()(torch.ones(2, 3), by=3.0)
+
+    facts = counting.census(tmp_path, counting.SOURCE + DECORATED, call)
+    made = {key: taken["a second time"] for key, taken in facts.items() if "a second time" in taken}
+    kinds = {"doubled(x=float32 1d)", "doubled(x=float32 2d, by=float)", "Scaled.forward(x=float32 2d, by=float)"}
+    assert {f"counted.{kind}" for kind in kinds} <= made.keys()
+    assert set(made.values()) == {"as it is"}
+
+
+def test_widths_that_weights_fix_are_not_varied(pristine):
+    (layer,) = (taken for key, taken in pristine.items() if key.startswith("counted.Layer.forward("))
+    varied = {fact.split(" made ")[0] for fact in layer if " made " in fact}
+    assert varied == {"3"}

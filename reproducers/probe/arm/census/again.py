@@ -29,7 +29,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import AS, LEFT_BEHIND, MOVED, OTHERWISE, PAST, TWICE, WHOLE, inputs, modes, values
+from reproducers.probe.arm.census import (
+    AS,
+    HIDDEN,
+    LEFT_BEHIND,
+    MOVED,
+    OTHERWISE,
+    PAST,
+    SETS,
+    TWICE,
+    WHOLE,
+    inputs,
+    modes,
+    state,
+    values,
+)
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
@@ -45,6 +59,7 @@ SIZES = 2  # lengths of dimensions that are varied
 MORE = 10  # calls of other sizes after which nothing more may be alive
 CHANGED = 6  # inputs that are changed between forward and backward
 PART = 8  # of the elements of the largest input: the measure of what is held
+FAILS = 3  # operators that fail, each in a call of its own
 STEPS = (1e-2, 1e-3)  # along a direction, to see how gradients change
 NEARLY, ROUNDING = 0.3, 1e-5  # of that change; of the gradients, for what fp32 leaves of a difference
 LOW = 0.15  # of the largest value: results in two precisions that are alike
@@ -241,11 +256,13 @@ class Again:
         self.take("under another default dtype", self._default_dtype)
         self.take("says again", self._says)
         self.take("collectives", self._collectives)
+        self.take(SETS, self._sets)
         self.take("by names", self._by_names)
         self.take("in order", self._in_order)
         self.take("with iterators for lists", self._iterated)
         self.take("under inference_mode", lambda: self._within(torch.inference_mode()))
-        self.take("in a thread", self._threaded)
+        self.take("in a thread", lambda: self._threaded(self.given.copy()))
+        self.take("where an operator fails", self._failing)
         self.take("host waits under no_grad", lambda: self._waits(torch.no_grad()))
 
     def _ask_of_modules(self) -> None:
@@ -352,9 +369,9 @@ class Again:
             torch.set_default_dtype(usual)
         return f"{self._near(ended, None)}; {ended.kind}"
 
-    def _threaded(self) -> str:
+    def _threaded(self, given: Given) -> str:
         """In a thread that has torch's own defaults."""
-        made, given = list[Ended](), self.given.copy()
+        made = list[Ended]()
 
         def work() -> None:
             _seeded()
@@ -365,6 +382,22 @@ class Again:
         thread.start()
         thread.join(THREAD_S)
         return self.like(made[0]) if made else f"{OTHERWISE}: it does not end"
+
+    def _failing(self) -> str | None:
+        """Whether an operator's error reaches the caller, and the same object can be called after it."""
+        counted = Counted()
+        with counted:
+            if self._alone(self.given.copy(), backward=False).raised:
+                return None
+        for place in sorted({1 + counted.count * n // FAILS for n in range(FAILS)}):
+            given, more = self.given.copy(), self.given.copy()
+            with Counted([place], modes.no_memory) as met:
+                ended = self._alone(given, backward=False)
+            if met.count >= place and ended.raised != modes.NO_MEMORY:
+                return f"{OTHERWISE}: {ended.kind}"
+            if not self.changes and (then := self._threaded(Given(given.owner, more.args, more.named))) != AS:
+                return f"{OTHERWISE} in the next call{then.removeprefix(OTHERWISE)}"
+        return AS
 
     def _other(self) -> Given:
         """Arguments of other values."""
@@ -430,11 +463,11 @@ class Again:
             thread.join(THREAD_S)
         return self.like(ended)
 
-    def _alone(self, given: Given) -> Ended:
+    def _alone(self, given: Given, backward: bool = True) -> Ended:
         """As ``make``, with nothing of torch's or Python's that other threads share set anew."""
         try:
             value = self.call.target.on(given.owner)(*given.args, **given.named)
-            return Ended(value, "", self._backward(value, given, False), self._left_in(given))
+            return Ended(value, "", self._backward(value, given, False) if backward else {}, self._left_in(given))
         except Exception as error:
             return Ended(raised=type(error).__name__)
 
@@ -442,6 +475,14 @@ class Again:
         with Collectives() as seen:
             ended = self.make(self.given.copy())
         return None if ended.raised else sorted(seen.called)
+
+    def _sets(self) -> list[str]:
+        """What it leaves changed where flags are unlike the defaults: to set what is set already changes nothing."""
+        given = self.given.copy()
+        with state.stirred():
+            before = state.state()
+            self._alone(given, backward=False)
+            return state.changed(before, state.state())
 
     def _iterated(self) -> str | None:
         """Lists handed over as iterators, where upstream says that it takes an iterable."""
@@ -641,7 +682,7 @@ class Again:
 
     def _ask_of_kinds(self) -> None:
         """Other kinds of inputs, where the call takes those that it has."""
-        for kind in ("strided", "of a subclass", "as parameters"):
+        for kind in ("strided", "in wider rows", "of a subclass", "as parameters"):
             name = f"with {kind} inputs" if kind == "strided" else f"with inputs {kind}"
             self.take(name, partial(self._of_kind, KINDS[kind]))
         for dtype in FLOATS:
@@ -653,6 +694,7 @@ class Again:
             if any(map(inputs.bounds, self.given.tensors.values())):
                 self.take("on meta, bounds on the host", lambda: self._meta(inputs.bounds))
             self.take("with integers doubled", self._doubled)
+        self.take(HIDDEN, self._unheard)
         self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
         for word in (False, True):
             self.take(f"all {word}", partial(self._filled, partial(inputs.bools, word)))
@@ -709,6 +751,21 @@ class Again:
             return f"raises {ended.raised}"
         return f"{'' if values.finite([ended.value, ended.grads]) else 'not '}finite; {ended.kind}"
 
+    def _unheard(self) -> list[str] | None:
+        """Inputs that hold NaN alone, of which no result or gradient shows one: a fault of before is hidden."""
+        floats = [path for path, one in self.given.tensors.items() if one.is_floating_point() and one.numel()]
+        if not values.finite([self.base.value, self.base.grads]):
+            return None
+        return [path for path in floats[:CHANGED] if not self._shows(path)]
+
+    def _shows(self, path: str) -> bool:
+        given = self.given.copy()
+        poisoned = given.tensors[path]
+        with torch.no_grad():
+            poisoned.fill_(math.nan)
+        ended = self.make(given)
+        return bool(ended.raised) or not values.finite([ended.value, ended.grads, ended.left])
+
     def _doubled(self) -> str | None:
         """Whether indices and bounds that point beyond are refused."""
         if not any(t.dtype in INTS and t.numel() for t in self.given.tensors.values()):
@@ -755,7 +812,15 @@ class Again:
     def _lengths(self) -> list[int]:
         """Lengths that most dimensions of the arguments have, the longest first among equals."""
         found = Counter(n for t in self.given.tensors.values() for n in t.shape if n > 1 and not inputs.bounds(t))
+        for n in self._widths():
+            found.pop(n, None)
         return sorted(found, key=lambda n: (-n * (n in self._numbers()), -found[n], -n))[:SIZES]
+
+    def _widths(self) -> set[int]:
+        """Widths of rows that the object's own weights fix: with others the call is none that upstream promises."""
+        owner = self.given.owner
+        fixed = {n for one in owner.parameters() for n in one.shape} if isinstance(owner, nn.Module) else set()
+        return fixed & {t.shape[-1] for t in self.given.tensors.values() if t.dim() > 1 and t.is_floating_point()}
 
     def _numbers(self) -> set[int]:
         return {int(t.max()) for t in self.given.tensors.values() if t.dtype in INTS and t.dim() == 1 and t.numel() > 1}
@@ -800,7 +865,7 @@ class Again:
 
     def _kind_at(self, length: int, to: int) -> str:
         ended = self.make(self._sized(length, to))
-        return "raises" if ended.raised else values.kind(ended.value).replace(" grad", "")
+        return f"raises {ended.raised}" if ended.raised else values.kind(ended.value).replace(" grad", "")
 
     def _cost(self, length: int, to: int) -> tuple[int, int] | tuple[None, None] | tuple[str, str]:
         """Elements of the largest tensor, and at the peak; None of both where the call does not end, or its error."""

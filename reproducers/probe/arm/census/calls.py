@@ -223,18 +223,17 @@ class Calls:
         return self._on_end
 
     def _begin(self, frame: FrameType) -> Open | None:
-        code = frame.f_code
-        name = f"{Path(code.co_filename).stem}.{code.co_qualname}"
-        names, given = _given(frame)
+        names, passed = _given(frame)
+        given, name, kind = _told(frame, names, passed)
         with quiet():
-            call = Call(name, _kind(frame, given))
+            call = Call(name, kind)
             kinds = Counter(one.name for one in self.kept.values())
             full = kinds[name] >= KINDS or (name not in kinds and len(kinds) >= CALLABLES)
             if call.key in self.kept or (full if self.known is None else call.key not in self.known):
                 return None
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
-                _again(call, frame, names, given)
+                _again(call, frame, names, passed)
             before, sizes = _photograph(call, given), _sizes(given)
         left, heard, now = contextlib.ExitStack(), Heard(), state.state()
         left.enter_context(heard.listening())
@@ -311,9 +310,35 @@ def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
     return names, {name: held[name] for name in names}
 
 
-def _kind(frame: FrameType, given: dict[str, Any]) -> str:
+def _told(frame: FrameType, names: list[str], given: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
+    """A call's arguments, its name and its kind; under a decorator those of the function that is decorated."""
+    code, served = frame.f_code, _served(frame)
+    if served is not None:
+        signature, flags, rest = inspect.signature(served), code.co_flags, list(names)
+        named = given[rest.pop()] if flags & inspect.CO_VARKEYWORDS else {}
+        more = given[rest.pop()] if flags & inspect.CO_VARARGS else ()
+        with contextlib.suppress(TypeError):  # of another form than the function's
+            bound = signature.bind(*(given[name] for name in rest), *more, **named).arguments
+            defaults = {name: one.default for name, one in signature.parameters.items()}
+            return bound, _name(served.__code__), _kind(bound, defaults)
+    return given, _name(code), _kind(given, _defaults(frame, given))
+
+
+def _name(code: CodeType) -> str:
+    return f"{Path(code.co_filename).stem}.{code.co_qualname}"
+
+
+def _served(frame: FrameType) -> Any:
+    """The function behind the decorator whose inner function a frame runs; None where it is no such one."""
+    code, held = frame.f_code, frame.f_locals
+    if "<locals>" not in code.co_qualname or not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return None
+    functions = [held.get(name) for name in code.co_freevars if hasattr(held.get(name), "__code__")]
+    return _plain(functions[0]) if len(functions) == 1 else None
+
+
+def _kind(given: dict[str, Any], defaults: dict[str, Any]) -> str:
     """The kinds of a call's arguments; not of those that are as by default, which another tree may not have."""
-    defaults = _defaults(frame, given)
     told = {name: value for name, value in given.items() if name != "self" and not _usual(value, defaults.get(name))}
     return ", ".join(f"{name}={_word(value)}" for name, value in told.items())
 
@@ -365,6 +390,8 @@ def _again(call: Call, frame: FrameType, names: list[str], given: dict[str, Any]
     args = [given[name] for name in rest]
     if flags & inspect.CO_VARARGS:
         args += given[own.pop()]
+    if first is None and args and args[0] is _bound(target):
+        args = args[1:]
     call.named |= {name: given[name] for name in own if name not in rest}
     held = values.copied({"target": _bound(target), "args": args, "named": call.named})
     call.target, call.args, call.named = _Target(target, held["target"]), held["args"], held["named"]
@@ -403,6 +430,13 @@ def _target(frame: FrameType, given: dict[str, Any]) -> tuple[Any, str | None]:
         return (owner, code.co_name), first
     if first == "cls" and isinstance(owner, type):
         return getattr(owner, code.co_name, None), first
+    if (served := _served(frame)) is not None:
+        rows = given.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount]) if not first else ()
+        owner = owner if first else next(iter(rows if isinstance(rows, tuple) else ()), None)
+        if _plain(getattr(type(owner), served.__name__, None)) is served:
+            return (owner, served.__name__), first
+        function = served.__globals__.get(served.__qualname__)
+        return (function, None) if _plain(function) is served else (None, None)
     name, *members = code.co_qualname.split(".")
     found: Any = frame.f_globals.get(name)  # not of sys.modules, whose module may be another import of the same file
     for member in members:

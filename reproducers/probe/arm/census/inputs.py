@@ -126,6 +126,15 @@ def _strided(tensor: Tensor) -> Tensor:
     return wide[..., ::2].requires_grad_(tensor.requires_grad)
 
 
+def _in_wider_rows(tensor: Tensor) -> Tensor:
+    """The same values in dense rows, with a gap of one element between two: most begin where TMA cannot read."""
+    if tensor.dim() < 2 or not tensor.numel():
+        return tensor
+    wide = tensor.new_zeros(*tensor.shape[:-1], tensor.shape[-1] + 1)
+    wide[..., :-1] = tensor.detach()
+    return wide[..., :-1].requires_grad_(tensor.requires_grad)
+
+
 def _part(tensor: Tensor) -> Tensor:
     """The same values somewhere inside a larger tensor's memory."""
     if not tensor.dim() or not tensor.numel():
@@ -137,6 +146,7 @@ def _part(tensor: Tensor) -> Tensor:
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain": lambda t: t,
     "strided": _strided,
+    "in wider rows": _in_wider_rows,
     "of a subclass": lambda t: t.as_subclass(Subclass) if type(t) is Tensor else t,
     "as parameters": lambda t: nn.Parameter(t, t.requires_grad) if type(t) is Tensor else t,
     "inside another's memory": _part,

@@ -118,6 +118,14 @@ class Alone(TorchDispatchMode):  # type: ignore[misc]
         return op(*args, **(kwargs or {}))
 
 
+NO_MEMORY = torch.OutOfMemoryError.__name__
+
+
+def no_memory() -> None:
+    """Raise what an operator raises that finds no memory on a GPU."""
+    raise torch.OutOfMemoryError("no memory, so that it is seen who is told")
+
+
 class Counted(TorchDispatchMode):  # type: ignore[misc]
     """``count`` of the operators; after those in ``at`` (1 for the first) ``between`` is called."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import locale
@@ -12,12 +13,16 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+SWITCHES = [(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "allow_tf32")] + [
+    (torch.backends.cuda.matmul, name)
+    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
 
 
@@ -107,6 +112,34 @@ def state() -> dict[str, Any]:
         **_flags(),
         **_python(),
     }
+
+
+@contextlib.contextmanager
+def stirred() -> Iterator[None]:
+    """Switches that a call has no reason to touch are otherwise than they were, and at the end as they were."""
+    precision, threads, limit = torch.get_float32_matmul_precision(), torch.get_num_threads(), sys.getrecursionlimit()
+    strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    collects, quiet, shown = gc.isenabled(), logging.root.manager.disable, dict(vars(torch._tensor_str.PRINT_OPTS))
+    with contextlib.ExitStack() as left, warnings.catch_warnings():
+        left.callback(torch.set_float32_matmul_precision, precision)
+        left.callback(torch.set_num_threads, threads)
+        left.callback(sys.setrecursionlimit, limit)
+        left.callback(torch.use_deterministic_algorithms, strict[0], warn_only=strict[1])
+        left.callback(gc.enable if collects else gc.disable)
+        left.callback(logging.disable, quiet)
+        left.callback(vars(torch._tensor_str.PRINT_OPTS).update, shown)
+        for holder, name in SWITCHES:
+            left.callback(setattr, holder, name, getattr(holder, name))
+            setattr(holder, name, not getattr(holder, name))
+        torch.set_float32_matmul_precision("high" if precision == "highest" else "highest")
+        torch.set_num_threads(threads + 1)
+        sys.setrecursionlimit(limit + 7)
+        torch.use_deterministic_algorithms(not strict[0], warn_only=True)
+        (gc.disable if collects else gc.enable)()
+        logging.disable(quiet + 1)
+        torch.set_printoptions(precision=shown["precision"] + 1)
+        warnings.simplefilter("default", category=ImportWarning)
+        yield
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

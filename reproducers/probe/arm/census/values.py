@@ -7,7 +7,7 @@ import enum
 import hashlib
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, enum.Enum, PurePath)
 OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType)
 MODULE = ("_parameters", "_buffers", "_modules")
+UNSLOTTED = ("__dict__", "__weakref__")  # slots that hold nothing of the object's own
 DEPTH, NODES = 6, 4000  # of an argument; what lies deeper is not looked at
 HELD = 20_000  # objects in which one that cannot be copied is looked for
 HASHED = 1 << 22  # bytes of a tensor whose values are compared
@@ -65,11 +66,17 @@ def members(value: Any) -> dict[str, Any]:
         }
     if isinstance(value, Mapping):
         return {f"[{key!r}]": held for key, held in list(value.items())}
-    if isinstance(value, tuple | list | set | frozenset):
+    if isinstance(value, tuple | list | set | frozenset | deque):
         names = getattr(value, "_fields", None)
-        rows = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        rows = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
         return {f".{names[i]}" if names else f"[{i}]": held for i, held in enumerate(rows)}
-    return {f".{name}": held for name, held in getattr(value, "__dict__", {}).items()}
+    slots = (name for kind in type(value).__mro__ for name in _several(vars(kind).get("__slots__", ())))
+    held = {name: getattr(value, name) for name in slots if name not in UNSLOTTED and hasattr(value, name)}
+    return {f".{name}": one for name, one in {**held, **getattr(value, "__dict__", {})}.items()}
+
+
+def _several(names: str | Iterable[str]) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else names
 
 
 def tensors(value: Any) -> dict[str, Tensor]:
@@ -183,7 +190,7 @@ def _held(value: Any, seen: set[int], left: list[int]) -> Iterator[Any]:
     seen.add(id(value))
     left[0] -= 1
     yield value
-    for inner in list(value) if isinstance(value, deque) else members(value).values():  # of those who wait for a queue
+    for inner in members(value).values():
         yield from _held(inner, seen, left)
 
 
