@@ -86,6 +86,12 @@ def auxiliary(config: Any, micro_batches: int) -> Tensor:
     return values
 
 
+def by_depth() -> list[float]:
+    """MTP's losses at each depth as Megatron tracked them, sums over micro-batches; empty where it tracked none."""
+    tracked = MTPLossLoggingHelper.tracker.get(dialect.MTP_LOSSES)
+    return [] if tracked is None else [float(value) for value in tracked]
+
+
 def clear() -> None:
     """Empty Megatron's trackers."""
     dialect.clear_mtp_losses()
