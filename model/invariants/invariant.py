@@ -33,11 +33,13 @@ class Broken(PatchlaneError):
 
 
 class Invariant(ABC):
-    """One of them. ``of_update``: of a step that was taken, not of the state that it left."""
+    """One of them. ``of_update``: of a step that was taken, not of the state that it left. ``computes``: it takes
+    forward passes of its own, and so no part in a check that is made for a checkpoint alone."""
 
     name: ClassVar[str]
     remedy: ClassVar[str]
     of_update: ClassVar[bool] = True
+    computes: ClassVar[bool] = False
 
     def unable(self, view: View) -> str:
         """Why this run can never be checked so; empty where it can."""

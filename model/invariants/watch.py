@@ -50,12 +50,13 @@ class Watch:
         # where one rank can, all take part
         self.unable = {name: why for name, why in said[0].items() if why and all(other[name] for other in said)}
         self.able = [one for one in found if one.name not in self.unable]
-        self._first = True
+        self._first = self._whole = True
         self._ms: dict[str, float] = {}
 
     def due(self, step: int, saved: bool) -> bool:
         """Whether ``step`` is checked; ``saved``: a checkpoint of it is written."""
-        return self._first or saved or step % self.steps == 0
+        self._whole = self._first or step % self.steps == 0
+        return self._whole or saved
 
     def begin(self) -> None:
         """Before a step that is due; all ranks call it."""
@@ -72,8 +73,8 @@ class Watch:
             self._ms = {}
         self.engine.gather()
         taken = None if outcome is None else Step(step, batches, outcome)
-        updated = outcome is not None and not outcome.skipped
-        checked = [one for one in self.able if updated or not one.of_update]
+        why = {one.name: self._left_out(one, outcome) for one in self.able}
+        checked = [one for one in self.able if not why[one.name]]
         mine: list[Any] = [self._timed(one, partial(one.after, self.view, taken)) for one in checked]
         every: list[list[Any]] = [[]] * dist.get_world_size()
         dist.all_gather_object(every, mine)
@@ -82,8 +83,13 @@ class Watch:
             if what := self._timed(one, partial(one.broken, of_ranks)):
                 lines.append(f"step {step}: {one.name}: {what}\n  to do: {one.remedy}")
         told: dict[str, Any] = {one.name: round(self._ms[one.name], 3) for one in checked}
-        skipped = {one.name: "no update was made" for one in self.able if one not in checked}
-        return told | skipped | self.unable, "\n".join(lines)
+        return told | {name: text for name, text in why.items() if text} | self.unable, "\n".join(lines)
+
+    def _left_out(self, one: Invariant, outcome: Outcome | None) -> str:
+        """Why it takes no part in this check; empty where it does."""
+        if one.of_update and (outcome is None or outcome.skipped):
+            return "no update was made" if outcome is not None else "of a step that was not to be checked"
+        return "" if self._whole or not one.computes else "for a checkpoint alone it is left out"
 
     def _timed(self, one: Invariant, work: Callable[[], T]) -> T:
         began = time.perf_counter()

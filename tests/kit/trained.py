@@ -362,7 +362,7 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
         recipe.micro_batch,
         place.rank,
         place.size,
-        structure=tuple(size.structure.fields),
+        structure=tuple(size.fields),
     )
 
 
