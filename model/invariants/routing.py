@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor, nn
 
 from model.invariants.invariant import Invariant, Step
 from model.invariants.view import View
+from model.layers.captured import graphs
+from model.layers.common.packed import packed
+from model.step import losses
 
+TOKENS, CUT = 64, 33  # that a router is tried with, and where the second of their two documents begins
+BALANCED = 1e-4  # of the routers' loss: sums of fp32 in another order
 CLOSE = 1e-3  # of an update rate: a bias is a sum of as many fp32 numbers as there were steps
 
 
@@ -70,4 +76,59 @@ class Biases(Invariant):
         for rank, routers in enumerate(ranks):
             for name, (expert, count) in routers.items():
                 return f"{name}, expert {expert} and {count - 1} more on rank {rank}: the bias moved otherwise"
+        return ""
+
+
+class Balance(Invariant):
+    """The loss that balances a router's experts is that of each document by itself, their mean (pack 39).
+
+    The stage's first layer with a router of Megatron's takes random numbers, as a row of two documents and as each.
+    """
+
+    name, computes = "balance", True
+    remedy = "train with --patches all: pack 39 takes a packed row's documents one by one"
+
+    def unable(self, view: View) -> str:
+        if not view.routers:
+            return "this stage has no experts"
+        return "" if self._layer(view) is not None else "its own routers take a micro-batch for one sequence"
+
+    def _layer(self, view: View) -> nn.Module | None:
+        for layer in view.engine.inner.decoder.layers:
+            router = getattr(getattr(layer, "mlp", None), "router", None)
+            if router is not None and type(router) is TopKRouter:
+                return layer
+        return None
+
+    def after(self, view: View, step: Step | None) -> tuple[float, float] | None:
+        """(loss of the row, mean of its documents'); None on a stage without such a layer."""
+        layer, config = self._layer(view), view.engine.config
+        if layer is None:
+            return None
+        numbers = torch.randn(TOKENS, 1, config.hidden_size, generator=torch.Generator().manual_seed(0))
+        hidden = numbers.to(torch.cuda.current_device(), config.params_dtype)
+        row, *each = (
+            self._loss(layer, hidden[begin:end], [bound - begin for bound in (begin, *cuts, end)])
+            for begin, *cuts, end in ((0, CUT, TOKENS), (0, CUT), (CUT, TOKENS))
+        )
+        return row, sum(each) / len(each)
+
+    def _loss(self, layer: nn.Module, hidden: Tensor, bounds: list[int]) -> float:
+        """hidden [T, 1, h] -> the loss that its router adds; counts of tokens stay."""
+        counts = layer.mlp.router.local_tokens_per_expert
+        before = counts.clone()
+        cu_seqlens = torch.tensor(bounds, dtype=torch.int32, device=hidden.device)
+        with graphs.paused(), torch.enable_grad():  # without gradients a router has no loss
+            layer(hidden, attention_mask=None, packed_seq_params=packed(cu_seqlens, TOKENS + 1))
+        counts.copy_(before)
+        found = float(losses.balance())
+        losses.clear()
+        return found
+
+    def broken(self, ranks: Sequence[tuple[float, float] | None]) -> str:
+        for rank, found in enumerate(ranks):
+            if found is not None and not abs(found[0] - found[1]) <= BALANCED * abs(found[1]):
+                return (
+                    f"the routers' loss of a row on rank {rank} is {found[0]:.6g}, its documents' mean {found[1]:.6g}"
+                )
         return ""

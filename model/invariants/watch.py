@@ -12,7 +12,7 @@ import torch.distributed as dist
 from model.data.rows.loader import Batch
 from model.invariants.documents import Documents
 from model.invariants.invariant import Broken, Invariant, Step
-from model.invariants.routing import Biases, Counts
+from model.invariants.routing import Balance, Biases, Counts
 from model.invariants.state import Masters, Moments, Precision, Weights
 from model.invariants.update import Counted, Gradients, Losses, Moving, Norm
 from model.invariants.view import View
@@ -31,6 +31,7 @@ EVERY: tuple[type[Invariant], ...] = (
     Moving,
     Counts,
     Biases,
+    Balance,
     Documents,
 )
 RESUMES = "the same command goes on from the last checkpoint, which was checked before it was written"

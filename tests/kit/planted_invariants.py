@@ -161,6 +161,17 @@ def _leak(watch: Watch, batches: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _one_sequence(watch: Watch, batches: Any) -> Iterator[None]:
+    """Routers are not told of documents."""
+    routers = list(watch.view.routers.values())
+    for router in routers:
+        router.forward = lambda hidden, mask=None, real=router.forward, **_: real(hidden, mask)
+    yield None
+    for router in routers:
+        del router.forward
+
+
+@contextlib.contextmanager
 def _loss(watch: Watch, batches: Any) -> Iterator[Any]:
     yield lambda outcome: replace(outcome, losses=outcome.losses | {"mtp_loss": math.nan})
 
@@ -183,5 +194,6 @@ PLANTED: dict[str, Plant] = {
     "moving": _frozen,
     "counts": _taken(_one_token_less),
     "biases": _taken(_bias),
+    "balance": _one_sequence,
     "documents": _leak,
 }

@@ -9,12 +9,17 @@ from train_kit import good
 pytestmark = pytest.mark.upstream
 BOTH = ["losses", "moments", "updates", "gradients", "norm", "moving", "counts", "biases", "documents"]
 RUNS = {  # ranks, recipe, options, faults
-    "bf16": (2, {"bf16": True}, {}, [*BOTH, "weights", "masters", "precision"]),
-    "fp32": (2, {"bf16": False}, {}, [*BOTH, "weights"]),
+    "bf16": (2, {"bf16": True}, {}, [*BOTH, "balance", "weights", "masters", "precision"]),
+    "fp32": (2, {"bf16": False}, {}, [*BOTH, "balance", "weights"]),
     # weights are gathered from their masters in each step
     "beside": (2, {"bf16": True}, {"overlap_grads": True, "overlap_weights": True}, ["masters", "moving", "documents"]),
-    "experts": (2, {"bf16": False}, {"expert_parallel": 2}, ["gradients", "norm", "counts", "documents"]),
-    "stages": (2, {"bf16": False}, {"pipeline_parallel": 2}, ["gradients", "norm", "counts", "documents", "copies"]),
+    "experts": (2, {"bf16": False}, {"expert_parallel": 2}, ["gradients", "norm", "counts", "balance", "documents"]),
+    "stages": (
+        2,
+        {"bf16": False},
+        {"pipeline_parallel": 2},
+        ["gradients", "norm", "counts", "balance", "documents", "copies"],
+    ),
     "muon": (1, {"bf16": True, "optimizer": "muon"}, {}, ["moments", "updates", "moving"]),
     "v4": (2, {"bf16": True, "size": "v4_tiny"}, {}, [*BOTH, "weights", "masters", "precision"]),
 }

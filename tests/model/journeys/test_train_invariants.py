@@ -9,7 +9,7 @@ from patchlane.base.exits import Exit
 
 pytestmark = pytest.mark.upstream
 NAMES = {"losses", "masters", "moments", "precision", "weights", "updates", "gradients", "norm", "moving"}
-NAMES |= {"counts", "biases", "documents"}
+NAMES |= {"counts", "biases", "documents", "balance"}
 COMMON = {"steps": 4, "evaluate_every": 9, "save_every": 0}
 BROKEN = {**COMMON, "world": 2, "ep": 1, "fp32": True, "save_every": 2, "poison": (3, "bias of rank 1")}
 
@@ -60,9 +60,12 @@ def test_a_healthy_run_of_each_small_size_is_silent(name, stack, text, tmp_path)
     for said in found.values():
         assert said.keys() == NAMES
         left_out = {what for what, value in said.items() if isinstance(value, str)}
-        assert left_out == ({"precision"} if changed.get("fp32") else set()) | (
-            set() if "world" in changed else {"weights"}
-        )
+        wanted = {
+            "precision": "fp32" in changed,
+            "weights": "world" not in changed,
+            "balance": "v4" in changed["first"],
+        }
+        assert left_out == {what for what, left in wanted.items() if left}
 
 
 def test_without_a_number_it_takes_its_own(stack, text, tmp_path):
