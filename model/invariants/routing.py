@@ -128,7 +128,5 @@ class Balance(Invariant):
     def broken(self, ranks: Sequence[tuple[float, float] | None]) -> str:
         for rank, found in enumerate(ranks):
             if found is not None and not abs(found[0] - found[1]) <= BALANCED * abs(found[1]):
-                return (
-                    f"the routers' loss of a row on rank {rank} is {found[0]:.6g}, its documents' mean {found[1]:.6g}"
-                )
+                return f"a router's loss of a row on rank {rank} is {found[0]:.6g}, its documents' mean {found[1]:.6g}"
         return ""
