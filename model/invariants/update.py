@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from model.invariants.invariant import Invariant, Step, some
-from model.invariants.view import View, digests, largest
+from model.invariants.view import View, digests, largest, without_expert
 from model.step.measured import norms
 
 CLOSE = 1e-3  # of a norm: sums of fp32 in another order, and the factor of clipping
@@ -49,7 +48,7 @@ class Gradients(Invariant):
         tops = iter(largest([gradient for _, gradient in held if gradient is not None]))
         found: dict[str, tuple[str, bool]] = {}
         for share, gradient in held:
-            name = _without_expert(share.name)
+            name = without_expert(share.name)
             has = gradient is not None and next(tops) != 0
             found[name] = share.kind, has or found.get(name, ("", False))[1]
         return found, max(batch.max_seqlen for batch in step.batches)
@@ -154,9 +153,3 @@ class Counted(Invariant):
             told = [f"{name} on rank {rank} {count}" for rank, count, name, _ in every]
             return f"parameters count different numbers of updates: {some(told)}"
         return ""
-
-
-def _without_expert(name: str) -> str:
-    """A layer's experts as one."""
-    name = re.sub(r"local_experts\.\d+\.", "local_experts.*.", name)
-    return re.sub(r"(experts\..*weight)\d+", r"\1*", name).partition(" of expert rank ")[0]

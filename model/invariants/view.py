@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,7 @@ class View:
     def __init__(self, engine: Engine) -> None:
         self.engine, inner = engine, engine.inner
         self.rank = torch.distributed.get_rank()
-        self.stage = parallel_state.get_pipeline_model_parallel_rank()
+        self.stages: int = parallel_state.get_pipeline_model_parallel_world_size()
         self.data_ranks: int = parallel_state.get_data_parallel_world_size()
         numbers = [layer.layer_number for layer in inner.decoder.layers]
         self._numbers = numbers
@@ -122,3 +123,9 @@ def largest(tensors: list[Tensor]) -> list[float]:
     norms = torch._foreach_norm([one if one.numel() else one.new_zeros(1) for one in tensors], float("inf"))
     found: list[float] = torch.stack([norm.float() for norm in norms]).tolist()
     return found
+
+
+def without_expert(name: str) -> str:
+    """A parameter's name, a layer's experts as one."""
+    name = re.sub(r"local_experts\.\d+\.", "local_experts.*.", name)
+    return re.sub(r"(experts\..*weight)\d+", r"\1*", name).partition(" of expert rank ")[0]

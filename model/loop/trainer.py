@@ -21,6 +21,7 @@ from model.data.rows.loader import Batch, Loader
 from model.definition import memory, rates
 from model.definition.memory import checkpoint_gib
 from model.definition.recipes import Recipe
+from model.invariants import resumed
 from model.invariants import watch as invariants
 from model.layers.captured import graphs
 from model.loop import refusals, run_record
@@ -130,6 +131,7 @@ class Trainer:
             "batching": asdict(self.batching),
             "spikes": self.spikes.state_dict(),
             "hyperparameters": self.plan.recipe.hyperparameters(),
+            **({"held": resumed.held(self.invariants.view)} if self.invariants else {}),
         }
 
     def resume(self) -> None:
@@ -152,6 +154,9 @@ class Trainer:
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
         with self.watch.once(coverage_record.RESUMING):
             checkpoint.load(self.engine, saved)
+        same = before.get("batching", {}).get("bf16") == self.batching.bf16  # masters of bf16 weights are others
+        if self.invariants is not None and same and "held" in before:
+            resumed.compare(before["held"], self.invariants.view, saved.name)
         self.passed_over = checkpoint.set_aside(damaged)
         self.step = before["step"]
         self.loader.load_state_dict(before["loader"])

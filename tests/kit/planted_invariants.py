@@ -13,6 +13,8 @@ import torch.distributed as dist
 import trained
 
 from model.families.sizes import SIZES
+from model.invariants import resumed
+from model.invariants.invariant import Broken
 from model.invariants.watch import Watch
 from model.step import engine as engines
 
@@ -37,6 +39,23 @@ def found(data: str, faults: list[str], options: dict[str, Any], size: str = "",
             said[name] = said.get(name, "") + broken
             assert {one.name for one in watch.able} <= told.keys()
     return said
+
+
+def loaded(data: str, fault: bool) -> str:
+    """What is said of a state that is compared with what was saved of it, with a moment of rank 1 shifted by an
+    element for a fault."""
+    engine, batches = trained._engine(data, trained._small(), {}, learning_rate=1e-3, warmup=0, bf16=True)
+    engine.step([next(batches)])
+    watch = Watch(engine, 1)
+    saved = resumed.held(watch.view)
+    if fault and watch.view.rank == 1:
+        moment = watch.view.shares[0].moments["exp_avg"]
+        moment.copy_(torch.cat([moment[1:], moment.new_zeros(1)]))  # as if it had been saved shifted
+    try:
+        resumed.compare(saved, watch.view, "step_0000001")
+    except Broken as broken:
+        return str(broken)
+    return ""
 
 
 def _parameter(watch: Watch, end: str = ROUTER) -> Any:
