@@ -34,7 +34,7 @@ EVERY: tuple[type[Invariant], ...] = (
     Balance,
     Documents,
 )
-RESUMES = "the same command goes on from the last checkpoint, which was checked before it was written"
+RESUMES = "do that; the same command then goes on from the last checkpoint, and nothing of this step is in it"
 T = TypeVar("T")
 
 
