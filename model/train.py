@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from model.definition import paths, recipe_file, recipes
-from model.definition.command import Command
+from model.definition.command import INVARIANTS, Command
+from model.definition.recipes import MOST
 from model.kinds import catalogue
 from model.loop import launch
 from model.loop.ranks import apart
@@ -68,6 +69,10 @@ def main(
     patches_changed_ok: Annotated[bool, typer.Option(help="resume a checkpoint of other patches")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
+    invariants: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help=f"[N]: check every N steps what must hold of any; alone every {INVARIANTS}"),
+    ] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
 ) -> None:
@@ -94,6 +99,7 @@ def main(
         profile=steps_window(profile),
         wandb=wandb,
         waits=waits,
+        invariants=invariants,
     )
     if launch.world().first:
         from model.reports import pictures

@@ -17,10 +17,12 @@ from megatron.core import parallel_state
 
 from model.data.rows import left_out
 from model.data.rows.blend import Blend
-from model.data.rows.loader import Loader
+from model.data.rows.loader import Batch, Loader
 from model.definition import memory, rates
 from model.definition.memory import checkpoint_gib
 from model.definition.recipes import Recipe
+from model.invariants import resumed
+from model.invariants import watch as invariants
 from model.layers.captured import graphs
 from model.loop import refusals, run_record
 from model.loop.launch import World
@@ -64,6 +66,7 @@ class TrainingPlan:
     profile: tuple[int, int] | None = None
     wandb: bool | None = None
     waits: int | None = None  # the step in which the host's waits for the GPU are counted
+    invariants: int | None = None  # steps from one check to the next; None for none
 
 
 class Trainer:
@@ -88,6 +91,7 @@ class Trainer:
             engine.refuses = self.spikes.refuses
         self.saver = checkpoint.Saver(self.checkpoints, recipe.keep, engine.run.wait_limit)
         self.slow = pace.Slow()
+        self.invariants = invariants.Watch(engine, plan.invariants) if plan.invariants else None
         self.covered = self.over = False  # over: no step follows
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
@@ -127,6 +131,7 @@ class Trainer:
             "batching": asdict(self.batching),
             "spikes": self.spikes.state_dict(),
             "hyperparameters": self.plan.recipe.hyperparameters(),
+            **({"held": resumed.held(self.invariants.view)} if self.invariants else {}),
         }
 
     def resume(self) -> None:
@@ -149,6 +154,9 @@ class Trainer:
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
         with self.watch.once(coverage_record.RESUMING):
             checkpoint.load(self.engine, saved)
+        same = before.get("batching", {}).get("bf16") == self.batching.bf16  # masters of bf16 weights are others
+        if self.invariants is not None and same and "held" in before:
+            resumed.compare(before["held"], self.invariants.view, saved.name)
         self.passed_over = checkpoint.set_aside(damaged)
         self.step = before["step"]
         self.loader.load_state_dict(before["loader"])
@@ -247,11 +255,14 @@ class Trainer:
             opening = window is not None and window.opens(number)  # the step before one whose idle time is measured
             self.engine.diagnoses.begin(number, profiled=profiled or opening)
             self.engine.counts_waits = number == self.plan.waits
-            alone = profiled or self.engine.counts_waits
+            checked = self.invariants is not None and self.invariants.due(number, self._saves(number))
+            alone = profiled or self.engine.counts_waits or checked
             follows = window is not None and window.opens(self.step)
-            if (alone and not follows) or opening or self.engine.diagnoses.lacks_seconds:
+            if (alone and not follows) or opening or checked or self.engine.diagnoses.lacks_seconds:
                 self._settle(log, line)
             later = not alone and self._read_later(number)
+            if self.invariants is not None and checked:
+                self.invariants.begin()
             before = self.unread.launched if self.unread is not None else None
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
@@ -281,6 +292,8 @@ class Trainer:
             if spike is not None and recipe.on_spike == spikes.REWIND:
                 self._go_back(spike, log)
                 continue
+            if checked:
+                self._check(batches, outcome, log)
             self._after(log, line)
         self.over = True
         self._settle(log, line)
@@ -288,6 +301,7 @@ class Trainer:
             log.event(self.step, "stopped")
         self._saved(log)
         if self.step and recipe.save_every and self.step not in self._steps_saved():
+            self._check([], None, log)
             self._save(log)
             self._saved(log)
         if self.stopped:
@@ -336,6 +350,16 @@ class Trainer:
         elif self.plan.recipe.on_spike != spikes.REWIND and log is not None:
             log.event(taken.step, "skip", **asdict(spike), rows=self._rows)
         return spike
+
+    def _check(self, batches: list[Batch], outcome: Outcome | None, log: MetricsLog | None) -> None:
+        """Record what the invariants say after a step, of the state alone without an ``outcome``. Raises
+        invariants.Broken."""
+        if self.invariants is None:
+            return
+        told, broken = self.invariants.check(self.step, batches, outcome)
+        if log is not None:
+            log.event(self.step, "invariants", **told, **({"broken": broken} if broken else {}))
+        invariants.refuse(broken)
 
     def _rescue(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         """After a failure, record the pending step if the GPU ends it. Raises nothing of its own."""

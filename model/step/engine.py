@@ -71,6 +71,7 @@ class Engine:
             size, inner, self.optimizer, recipe.clip, recipe.diagnose_every, logits=not run.cuda_graphs
         )
         self._clock: Clock | None = None
+        self.routed = balance.routed(inner)  # of the last step, tokens of all data-parallel ranks [MoE layers, experts]
         self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
@@ -126,7 +127,7 @@ class Engine:
     def _finalize(self, *args: Any, **kwargs: Any) -> None:
         """Megatron's, which sets the routers' counts back: they are read before."""
         self._mark()
-        self._routed = balance.routed(self.inner)
+        self.routed = balance.routed(self.inner)
         finalize_model_grads(*args, **kwargs)
 
     def _mark(self) -> None:
@@ -158,8 +159,8 @@ class Engine:
             learning_rate = self.optimizer.param_groups[0]["lr"]
             clock.mark()
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
-            measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
-            diagnosed = [self.diagnoses.measured(self._routed)] if self.diagnoses.due else []
+            measured += [balance.sums(self.routed, self.run.expert_parallel), peaks.gathered()]
+            diagnosed = [self.diagnoses.measured(self.routed)] if self.diagnoses.due else []
             on_device = isinstance(grad_norm, Tensor)
             if on_device:
                 measured.append(grad_norm.reshape(1))
@@ -196,6 +197,18 @@ class Engine:
     def gather(self) -> None:
         """Have every weight whole and as the last step left it; all ranks call it before weights are read."""
         overlap.gather(self.model)
+
+    @torch.no_grad()
+    def losses_of(self, batch: Batch) -> list[float]:
+        """Mean losses in nats over the tokens that count of this rank's ``batch``, the main one, then each MTP depth's;
+        empty on stages but the last. All ranks call it between steps; nothing is trained, and routers count nothing."""
+        ones = torch.ones(1 + self.size.mtp_depths, device=torch.cuda.current_device())
+        try:
+            with graphs.paused():
+                main = [float(micro_batch["loss"]) for micro_batch in self._pass([(batch, ones)], forward_only=True)]
+            return [*main, *parts.by_depth()] if main else []
+        finally:
+            parts.clear()
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch], stopped: Callable[[], bool] = lambda: False) -> tuple[float, int] | None:

@@ -73,8 +73,7 @@ def auxiliary(config: Any, micro_batches: int) -> Tensor:
     mtp = MTPLossLoggingHelper.tracker.get(dialect.MTP_LOSSES)
     if mtp is not None:
         values[0] = mtp.sum() / depths
-    for entry in get_moe_metrics_tracker().metrics.values():
-        values[1] += entry.values.sum()  # recorded without its coefficient
+    values[1] += balance()
     indexer = DSAIndexerLossLoggingHelper.tracker.get("values")
     if indexer is not None:
         values[2] = indexer[:layers].sum() / config.dsa_indexer_loss_coeff
@@ -84,6 +83,17 @@ def auxiliary(config: Any, micro_batches: int) -> Tensor:
     values /= parallel_state.get_data_parallel_world_size()
     clear()
     return values
+
+
+def balance() -> Tensor | float:
+    """The routers' losses as Megatron tracked them, without their coefficient, summed over layers and micro-batches."""
+    return sum((entry.values.sum() for entry in get_moe_metrics_tracker().metrics.values()), 0.0)
+
+
+def by_depth() -> list[float]:
+    """MTP's losses at each depth as Megatron tracked them, sums over micro-batches; empty where it tracked none."""
+    tracked = MTPLossLoggingHelper.tracker.get(dialect.MTP_LOSSES)
+    return [] if tracked is None else [float(value) for value in tracked]
 
 
 def clear() -> None:

@@ -12,6 +12,7 @@ class Exit(IntEnum):
     CONTRADICTED = 1
     USAGE = 2
     FAULT = 3
+    BROKEN = 70
     STOPPED = 75
     CANNOT_TEST = 77
     BISECT_SKIP = 125

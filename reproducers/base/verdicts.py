@@ -12,6 +12,8 @@ EXIT_MEANING = {
     Exit.CONTRADICTED: "a verdict contradicts the expected one, or a check failed; under --bisect: bad",
     Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the remedy",
     Exit.FAULT: "a fault of patchlane itself; the message names the log to report",
+    Exit.BROKEN: "model.train --invariants: what must hold of a step whatever its loss does did not; the message names"
+    " it, the step and the rank, and nothing of that step is in a checkpoint",
     Exit.STOPPED: "model.train was asked to stop and has steps left; under torchrun, which would start its ranks again,"
     " the code is 0; either way stopped.json in the run's folder says so once a checkpoint holds the last step",
     Exit.CANNOT_TEST: "cannot be tested on this host, or the verb cannot start here; the message names what is missing"
@@ -26,6 +28,7 @@ EXIT_REMEDY = {
     Exit.CONTRADICTED: "read the closing table: every contradiction is listed there with its reason and its remedy",
     Exit.USAGE: "do what the message's fix line says; --help lists the options",
     Exit.FAULT: "report it with that log; running again is safe",
+    Exit.BROKEN: "do what the message's last lines say; the last checkpoint was checked before it was written",
     Exit.STOPPED: "the same command goes on from that checkpoint",
     Exit.CANNOT_TEST: "run that command; python -m reproducers.doctor lists all that is missing at once",
     Exit.BISECT_SKIP: "nothing, git bisect skips it; the reason is on stderr",

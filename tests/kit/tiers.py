@@ -20,6 +20,7 @@ from reproducers.trial.experiment import Request, expected
 SAMPLE = {13, 44}  # the quickest bug and report: two upstreams
 TRAINED = {  # short runs of the whole model that `make test` takes
     "test_deepseek_v4_layouts.py",
+    "test_watch.py",
     "test_weights_deepseek_v4.py",
 }
 

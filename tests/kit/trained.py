@@ -38,7 +38,7 @@ def cli(
 
     ``stop_after``: as if SIGTERM came in that step. ``rows``: a file for the digests of each step's rows. ``weights``:
     a file for the digests of parameters, masters and moments at the end. ``poison``: (step, "weight" or "gradient"; of
-    all ranks, "gradient of rank 1", or "failure" for a step that raises).
+    all ranks, "gradient of rank 1", "bias of rank 1" of a router, or "failure" for a step that raises).
     ``size``: what to change of the tiny size's definition. ``largest_file``: (rank, bytes that a file of it may have).
     ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
     never takes it). ``bad``: the rows that this step took first make it "nan" or a "spike" of the loss, or a "gradient"
@@ -310,6 +310,9 @@ def _poison(engine: Any, what: str) -> None:
     parameter = next(p for name, p in engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
     if what == "weight":
         parameter.data.view(-1)[0] = torch.nan
+    elif what == "bias of rank 1":
+        if torch.distributed.get_rank() == 1:
+            next(b for name, b in engine.inner.named_buffers() if name.endswith("router.expert_bias"))[0] += 0.25
     elif what == "gradient" or what == f"gradient of rank {torch.distributed.get_rank()}":
         parameter.register_hook(lambda gradient: gradient * torch.nan)
 
@@ -362,7 +365,7 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
         recipe.micro_batch,
         place.rank,
         place.size,
-        structure=tuple(size.structure.fields),
+        structure=tuple(size.fields),
     )
 
 
