@@ -487,7 +487,7 @@ def check_indexer(p: probe.Probe, device: str) -> None:
 
 def check_ranks(p: probe.Probe) -> None:
     """Two ranks: half of the attention's heads each, or of each sequence."""
-    case = Case((240, 960, 320), np=4, per_token=True)
+    case = Case((720, 1000, 480), np=4, per_token=True)  # 1100 rows a rank of context: more than a block
 
     def work(kind: str) -> Callable[[int], None]:
         def one(rank: int) -> None:

@@ -404,15 +404,24 @@ def check_neighbours(p: probe.Probe) -> None:
                 measured = far(logits, plain.logits)
                 p.guard(f"{title}: logits with a cache, {name}", measured, FP32, reference="without a cache")
         p.digest(f"{title}: one document", *kept)
+        holes = torch.ones_like(tokens)
+        holes[:, [7, 20, 21]] = 0
+        p.digest(f"{title}: a mask with holes", model.passed(tokens, every, attention_mask=holes).logits)
+        before = torch.cat([torch.full((1, 5), 7), tokens], dim=1)
+        left = (torch.arange(45) >= 5).long()[None]
+        p.digest(f"{title}: padded on the left, with a cache", cached(p, model, before, [20, 1, 1, 10, 13], left))
 
 
 @torch.no_grad()
-def cached(p: probe.Probe, model: Model, tokens: Tensor, steps: Sequence[int]) -> Tensor:
-    """Logits of one document [1, S], so many tokens at a time."""
+def cached(p: probe.Probe, model: Model, tokens: Tensor, steps: Sequence[int], mask: Tensor | None = None) -> Tensor:
+    """Logits of one row [1, S], so many tokens at a time, with a mask [1, S] of those that count."""
     cache = p.upstream("transformers.cache_utils").DynamicCache(config=model.model.config)
-    parts = tokens.split(list(steps), dim=1)
+    ends = list(itertools.accumulate(steps))
+    parts = zip(
+        tokens.split(list(steps), dim=1), (None if mask is None else mask[:, :end] for end in ends), strict=True
+    )
     # the cache's name is another from release to release, its place is not
-    return torch.cat([model.model(part, None, None, cache, use_cache=True).logits for part in parts], dim=1)
+    return torch.cat([model.model(part, given, None, cache, use_cache=True).logits for part, given in parts], dim=1)
 
 
 def reproduce(p: probe.Probe) -> None:

@@ -214,19 +214,24 @@ class Mapping:
         case, module = self.case, self.module
         if case.path != TILES:
             return list(module.compute_mappings(x))
-        with tiled(self.p):
-            pre, post, logits, _ = upstream(self.p, FUSED).fused_proj_rms_compute_h(
+        return [out.view(go.shape) for out, go in zip(self.fused(x), self.go, strict=False)]
+
+    def fused(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(pre, post, comb's logits, root mean square) of the fused operation, by cuTile's kernels or by torch."""
+        module = self.module
+        with tiled(self.p) if self.case.path == TILES else contextlib.nullcontext():
+            made: tuple[Tensor, ...] = upstream(self.p, FUSED).fused_proj_rms_compute_h(
                 x.reshape(-1, x.shape[-1]),
                 module.mapping_proj.weight,
                 module.alpha_pre,
                 module.alpha_post,
                 module.alpha_res,
                 module.bias,
-                case.streams,
+                self.case.streams,
                 EPS,
                 EPS,
             )
-        return [out.view(go.shape) for out, go in zip((pre, post, logits), self.go, strict=True)]
+        return made
 
     def found(self) -> Found:
         self.module.zero_grad(set_to_none=True)
@@ -364,6 +369,14 @@ def check_function(p: probe.Probe) -> None:
         p.guard(f"{title}: projection", far(proj, exact @ weight.double().T), limit, reference=FP64)
 
 
+def check_returned(p: probe.Probe) -> None:
+    """The root mean square that the fused operation returns, where the epsilon is too little to be seen in it."""
+    for path in (TORCH, TILES):
+        mapping = Mapping(p, Case(path=path, rms=3.0))
+        root = mapping.x.double().square().mean(-1).reshape(-1, 1)
+        p.guard(f"{path}: root mean square", far(mapping.fused(mapping.x)[3], root.sqrt()), FP32, reference=FP64)
+
+
 def check_drawn(p: probe.Probe) -> None:
     """Sizes, rms and layouts that nobody can foresee."""
     from hypothesis import strategies as st
@@ -422,6 +435,7 @@ def reproduce(p: probe.Probe) -> None:
     check_zeros(p)
     check_head(p)
     check_function(p)
+    check_returned(p)
     check_drawn(p)
     check_modes(p)
 
