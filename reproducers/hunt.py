@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(help=__doc__)
 def main(
-    distribution: Annotated[str, typer.Argument(help="the upstream's name on the package index: liger-kernel")],
+    distribution: Annotated[str, typer.Argument(help="liger-kernel, mamba-ssm, megatron-core or transformer-engine")],
     minutes: Annotated[float, typer.Option(min=0.05, help="how long")] = 10.0,
     release: Annotated[str | None, typer.Option(help="default: the newest that packs/releases.yaml lists")] = None,
     seed: Annotated[int, typer.Option(min=0, help="the same seed draws the same cases")] = 0,
@@ -51,8 +51,8 @@ def main(
     found = run.run()
     for line in session.told(found):
         console.print(escape(line), highlight=False)
-    for alarm in found.alarms:
-        console.print(escape(filing.write(alarm, run.of, run.tree.path, out)), highlight=False)
+    for line in dict.fromkeys(filing.write(alarm, run.of, run.tree.path, out) for alarm in found.alarms):
+        console.print(escape(line), highlight=False)
     if found.interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
     raise typer.Exit(Exit.CONTRADICTED if found.alarms else Exit.OK if found.cases.total() else Exit.CANNOT_TEST)

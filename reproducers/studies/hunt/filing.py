@@ -64,8 +64,8 @@ FOUND = $found  # the errors that the hunt measured
 def reproduce(p: probe.Probe) -> None:
     $prepared
     function = getattr(p.upstream("$module"), "$name")
-    call: Callable[..., Any] = $call
-    one = Bench(call, $reference, MADE, OPTIONS, NEEDS, "$spread", $weights, $value_seed, torch.$dtype)
+    under_test: Callable[..., Any] = $call
+    one = Bench(under_test, $reference, MADE, OPTIONS, NEEDS, "$spread", $weights, $value_seed, torch.$dtype)
 $checks
 
 
@@ -87,7 +87,7 @@ RAISES = """\
 
 def write(alarm: Alarm, of: Upstream, tree: Path, out: Path) -> str:
     """Write the alarm's folder below ``out`` unless it is there; says where it is and the command that runs it."""
-    slug = f"{alarm.target}_{alarm.relation}".lower()
+    slug = f"{alarm.target}_{alarm.relation}{'_raises' * bool(alarm.raised)}".lower()
     folder = next(out.glob(f"[0-9]*_{slug}"), None)
     if folder is None:
         out.mkdir(parents=True, exist_ok=True)

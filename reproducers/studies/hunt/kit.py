@@ -33,8 +33,8 @@ def values(made: Made, spread: str, seed: int) -> torch.Tensor:
         drawn = torch.randint(0, int(bound), made.shape, generator=source)
         ignored = torch.rand(made.shape, generator=source) < {"normal": 0.0, "ties": 0.6}.get(spread, 0.3)
         return torch.where(ignored, -100, drawn)
-    if kind == "position":
-        return torch.arange(made.shape[-1]).expand(made.shape).contiguous()
+    if kind == "class":  # a label that always counts
+        return torch.randint(0, int(bound), made.shape, generator=source)
     if kind in ("cos", "sin"):  # of the same angles, each half of the last dimension the same
         angle = torch.randn((*made.shape[:-1], made.shape[-1] // 2), generator=source, dtype=torch.float64)
         return getattr(torch, kind)(torch.cat([angle, angle], -1))

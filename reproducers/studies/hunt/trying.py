@@ -18,6 +18,7 @@ from reproducers.studies.hunt.targets.target import Target, kind, shape
 
 OTHER_SEEDS = 4
 MOVES = 3
+REFUSALS = (RuntimeError, ValueError, NotImplementedError, AssertionError)
 SAME_IN_FP64 = 1e-3  # a difference that is rounding is 1e-8 of what it was
 
 
@@ -126,14 +127,17 @@ def failures(
 def crash(error: BaseException, tree: str) -> str | None:
     """The error of a crash, without its numbers, and its place in upstream's code.
 
-    None for a refusal: an error that upstream raises itself, or one inside Triton's interpreter or this engine.
+    None for a refusal: an error that upstream raises itself, one of a kind by which it or torch says no (to a view of such
+    strides, to a saved tensor that was changed), or one inside Triton's interpreter or this engine.
     """
+    if isinstance(error, REFUSALS):
+        return None
     frames = traceback.extract_tb(error.__traceback__)
     inner = [frame for frame in frames if frame.filename.startswith(tree)]
     if not inner or any("/triton/" in frame.filename for frame in frames):
         return None
     last = inner[-1]
-    if frames[-1] is last and (last.line or "").startswith(("raise", "assert")):
+    if frames[-1] is last and (last.line or "").startswith("raise"):
         return None
     place = f"{Path(last.filename).name}:{last.name}"
     said = str(error).splitlines()[0] if str(error) else ""

@@ -17,4 +17,9 @@ class Upstream:
 
 UPSTREAMS = {  # by distribution
     "liger-kernel": Upstream(f"{__name__}.liger", "linkedin/Liger-Kernel", "liger_kernel"),
+    "mamba-ssm": Upstream(f"{__name__}.mamba", "state-spaces/mamba", "mamba_ssm"),
+    "megatron-core": Upstream(f"{__name__}.megatron", "NVIDIA/Megatron-LM", "megatron"),
+    "transformer-engine": Upstream(
+        f"{__name__}.transformer_engine", "NVIDIA/TransformerEngine", "transformer_engine", ("pydantic-2.14.3",)
+    ),
 }
