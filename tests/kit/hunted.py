@@ -10,7 +10,7 @@ PREPARED = "pass"
 KIT = str(Path(__file__).parent)
 
 
-def reference(x, w):
+def squared(x, w):
     return x.square() * w
 
 
@@ -134,7 +134,7 @@ def target(function, known=True):
         (Operand("x", "B T H"), Operand("w", "H", "scale")),
         {"B": (1, 2, 3), "T": (1, 3), "H": (1, 4, 7)},
         {},
-        reference if known else None,
+        squared if known else None,
         call,
         rows="B",
     )

@@ -127,7 +127,7 @@ def failures(
 def crash(error: BaseException, tree: str) -> str | None:
     """The error of a crash, without its numbers, and its place in upstream's code.
 
-    None for a refusal: an error that upstream raises itself, one of a kind by which it or torch says no (to a view of such
+    None for a refusal: an error that upstream raises itself, one of a kind by which torch says no (to a view of such
     strides, to a saved tensor that was changed), or one inside Triton's interpreter or this engine.
     """
     if isinstance(error, REFUSALS):

@@ -45,6 +45,11 @@ def call_weighted_swiglu(function: Any, input: Any, weights: Any) -> Any:
     return function(input, None, weights)
 
 
+def call_with_bias(function: Any, input: Any, bias: Any = None) -> Any:
+    """None stands for an absent bias."""
+    return function(input, bias)
+
+
 def bias_geglu(input: Any, bias: Any = None) -> Any:
     """GELU, by tanh, of the first half times the second."""
     a, b = (input if bias is None else input + bias).chunk(2, -1)
@@ -139,7 +144,7 @@ TARGETS = (
         _SIZES,
         {},
         bias_swiglu,
-        lambda function, input, bias=None: function(input, bias),
+        call_with_bias,
         rows="T",
         dtypes=_DTYPES,
     ),
@@ -161,7 +166,7 @@ TARGETS = (
         _SIZES,
         {},
         bias_geglu,
-        lambda function, input, bias=None: function(input, bias),
+        call_with_bias,
         rows="T",
         dtypes=_DTYPES,
     ),
