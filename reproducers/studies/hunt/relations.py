@@ -120,11 +120,11 @@ def without_grad(b: Bench) -> Iterator[Pair]:
 def poisoned(b: Bench) -> Iterator[Pair]:
     """Nothing depends on memory that was not written: torch fills it with NaN."""
     want = b.passes()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     try:
         got = b.again()
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
     yield from paired(got, want)
 
 
