@@ -20,7 +20,18 @@ GROUPS = {  # the title of each group and the modules of its verbs
     ],
     "Evidence": [
         "reproducers." + name
-        for name in ("receipts", "manifest", "site", "osv", "sweep", "bisect", "applies", "carry", "upstream_tests")
+        for name in (
+            "receipts",
+            "manifest",
+            "site",
+            "osv",
+            "sweep",
+            "bisect",
+            "hunt",
+            "applies",
+            "carry",
+            "upstream_tests",
+        )
     ],
     "Filing": [
         "reproducers." + name
