@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """``release``: None for the newest that packs/releases.yaml lists. ``only``: one target. ``lane``: cpu."""
+    """``release``: None for the newest that packs/releases.yaml lists. ``only``: one target."""
 
     distribution: str
     minutes: float
