@@ -37,7 +37,10 @@ def test_an_alarm_becomes_a_pack_folder_that_runs(hunting):
     done = CliRunner().invoke(hunt.app, ["toyup", "--minutes", "0.2", "--only", "HalfGradient", "--corpus", "kept"])
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
     (folder,) = (hunting.root / "build/hunt").glob("[0-9]*")
-    assert folder.name.endswith("_halfgradient_reference") and "<write the claim" in (folder / "pack.yaml").read_text()
+    assert (
+        folder.name.endswith("_toyup_halfgradient_reference")
+        and "<write the claim" in (folder / "pack.yaml").read_text()
+    )
     (alarm,) = corpus.kept(hunting.root / "kept", "toyup")
     assert (alarm.target, alarm.relation, alarm.what) == ("HalfGradient", "reference", "gradient of x")
 
@@ -50,7 +53,7 @@ def test_an_alarm_becomes_a_pack_folder_that_runs(hunting):
     assert json.loads(path.read_text())["case"]["sizes"] == {"B": 1, "T": 1, "H": 1}
     path.write_text("{}")
     wrong = CliRunner().invoke(hunt.app, ["toyup", "--minutes", "0.05", "--corpus", "kept"])
-    assert wrong.exception.remedy == f"rm {path}"
+    assert wrong.exception.remedy == f"rm {path.relative_to(hunting.root)}"
 
 
 def test_a_silent_function_is_no_alarm(hunting):

@@ -87,7 +87,7 @@ RAISES = """\
 
 def write(alarm: Alarm, of: Upstream, tree: Path, out: Path) -> str:
     """Write the alarm's folder below ``out`` unless it is there; says where it is and the command that runs it."""
-    slug = f"{alarm.target}_{alarm.relation}{'_raises' * bool(alarm.raised)}".lower()
+    slug = f"{of.package}_{alarm.target}_{alarm.relation}{'_raises' * bool(alarm.raised)}".lower()
     folder = next(out.glob(f"[0-9]*_{slug}"), None)
     if folder is None:
         out.mkdir(parents=True, exist_ok=True)

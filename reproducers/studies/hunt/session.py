@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """``release``: None for the newest that packs/releases.yaml lists. ``only``: one target. ``lane``: cpu."""
+    """``release``: None for the newest that packs/releases.yaml lists. ``only``: one target."""
 
     distribution: str
     minutes: float
@@ -100,6 +100,7 @@ class Session:
         sets = {name: load_needs(ROOT / "packs")[name] for name in self.of.needs}
         self.needs = [need.path for need in pins.need_trees(store, sets, "cpu")]
         self.found = Found(release, self.tree.path)
+        self.kept = [alarm.model_dump(mode="json") for alarm in corpus.kept(folder, request.distribution)]
         self.known = set[tuple[str, str, str]]()
         self._lock = threading.Lock()
 
@@ -127,7 +128,7 @@ class Session:
     def _job(self, number: int, jobs: int, deadline: float, scratch: Path) -> None:
         """One child after another until the time is over: a child that a function kills is followed by another."""
         skip = list[str]()
-        kept = [alarm.model_dump(mode="json") for alarm in corpus.kept(self.folder, self.request.distribution)]
+        kept = self.kept
         for attempt in range(100):
             rows = scratch / f"{number}_{attempt}.jsonl"
             rows.touch()

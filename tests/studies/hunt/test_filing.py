@@ -2,11 +2,15 @@
 
 import ast
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from reproducers.studies.hunt import corpus, filing, kit, limits, relations, targets
 
+RUFF = Path(sys.executable).with_name("ruff")
 EVERY = [
     pytest.param(name, target, id=f"{name}-{target.name}")
     for name, of in targets.UPSTREAMS.items()
@@ -36,7 +40,10 @@ def test_a_reproducer_defines_what_it_calls(distribution, target):
             case=case,
             seed=0,
         )
-        tree = ast.parse(filing.reproducer(alarm, targets.UPSTREAMS[distribution], 62))
+        text = filing.reproducer(alarm, targets.UPSTREAMS[distribution], 62)
+        tree = ast.parse(text)
+        names = [str(RUFF), "check", "--isolated", "--select", "F821,F811", "-"]
+        assert subprocess.run(names, input=text, text=True, capture_output=True).returncode == 0
         defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         assert len(defined) == len(set(defined)), "two of one name"
         used = {target.call, target.reference} - {None}
