@@ -162,9 +162,10 @@ def twice(q: Tensor, k: Tensor, rope: Rope, case: Case) -> Tensor:
 
 
 def shared_gradient(q: Tensor, k: Tensor, rope: Rope, case: Case) -> Tensor:
-    """Something is added to what was rotated: autograd hands both the same gradient."""
+    """Something that was made before is added to what was rotated: autograd hands both the same gradient."""
+    added_q, added_k = torch.tanh(3 * q), torch.tanh(3 * k)
     rotated_q, rotated_k = rope(q, k)
-    return weighed(rotated_q + torch.tanh(3 * q), rotated_k + torch.tanh(3 * k), case)
+    return weighed(rotated_q + added_q, rotated_k + added_k, case)
 
 
 def expanded(q: Tensor, k: Tensor, rope: Rope, case: Case) -> Tensor:
