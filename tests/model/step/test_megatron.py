@@ -30,11 +30,16 @@ def configured(run):
     [
         ({}, CPU),
         ({"paths": {"moe": "grouped_mm"}}, CPU),  # the routers' fused kernels are for GPUs
-        ({"paths": {"loss": "linear"}}, (*CPU[:5], True, "linear")),
     ],
 )
 def test_each_path_sets_its_fields(megatron, run, expected):
     assert tuple(megatron.call(configured, run)) == expected
+
+
+def test_a_loss_of_branch_dev_alone_is_refused_by_name(megatron):
+    """By pack 19, which the released stack has."""
+    with pytest.raises(ValueError, match="cross_entropy_fusion_impl .* 'linear'"):
+        megatron.call(configured, {"paths": {"loss": "linear"}})
 
 
 def on_gpus(run):
