@@ -38,7 +38,7 @@ def test_each_path_sets_its_fields(megatron, run, expected):
 
 def test_a_loss_of_branch_dev_alone_is_refused_by_name(megatron):
     """By pack 19, which the released stack has."""
-    with pytest.raises(ValueError, match="cross_entropy_fusion_impl .* 'linear'"):
+    with pytest.raises(ValueError, match=r"cross_entropy_fusion_impl .* 'linear'"):
         megatron.call(configured, {"paths": {"loss": "linear"}})
 
 
