@@ -49,13 +49,14 @@ def main(
     )
     console.print(f"{distribution} {run.found.release}, seed {seed}, {minutes:g} minutes", highlight=False)
     found = run.run()
+    session.require_known(request, found)
     for line in session.told(found):
         console.print(escape(line), highlight=False)
     for line in dict.fromkeys(filing.write(alarm, run.of, run.tree.path, out) for alarm in found.alarms):
         console.print(escape(line), highlight=False)
     if found.interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
-    raise typer.Exit(Exit.CONTRADICTED if found.alarms else Exit.OK if found.cases.total() else Exit.CANNOT_TEST)
+    raise typer.Exit(Exit.CONTRADICTED if found.alarms else Exit.OK if found.compared else Exit.CANNOT_TEST)
 
 
 if __name__ == "__main__":

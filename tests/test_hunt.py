@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import hunted
 import pytest
 from toy import PUBLISHED, SOURCE
 from typer.testing import CliRunner
 
+from patchlane.base.errors import PatchlaneError
 from reproducers import hunt
 from reproducers.record.schema import ROOT
 from reproducers.studies.hunt import corpus, filing, session, targets
@@ -59,6 +61,17 @@ def test_an_alarm_becomes_a_pack_folder_that_runs(hunting):
 def test_a_silent_function_is_no_alarm(hunting):
     done = CliRunner().invoke(hunt.app, ["toyup", "--minutes", "0.1", "--only", "Square", "--corpus", "kept"])
     assert done.exit_code == 0 and "0 alarms" in done.output, done.output
+
+
+def test_a_function_that_no_target_has_is_named_with_those_that_there_are(hunting):
+    done = CliRunner().invoke(hunt.app, ["toyup", "--minutes", "0.05", "--only", "Squares", "--corpus", "kept"])
+    assert isinstance(done.exception, PatchlaneError) and done.exception.exit_code == 2
+    assert "Square" in done.exception.remedy.replace("one of ", "").split(", ")
+
+
+def test_cases_that_every_function_refuses_compare_nothing():
+    found = session.Found("1.0", ROOT, cases=Counter(a=3, b=2), refused=Counter(a=3, b=1))
+    assert found.compared == 1
 
 
 @pytest.mark.upstream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 import time
@@ -55,12 +56,28 @@ class Found:
     died: list[str] = field(default_factory=list)
     interrupted: bool = False
 
+    @property
+    def compared(self) -> int:
+        """Cases that the functions took."""
+        return self.cases.total() - self.refused.total()
+
 
 def upstream(distribution: str) -> Upstream:
     """The upstream of a distribution. Raises PatchlaneError for one without targets."""
     if distribution not in UPSTREAMS:
         raise PatchlaneError(f"{distribution} has no targets", f"one of {', '.join(UPSTREAMS)}")
     return UPSTREAMS[distribution]
+
+
+def require_known(request: Request, found: Found) -> None:
+    """Raise PatchlaneError where ``only`` names no target: nobody has tried it, nor missed it."""
+    if request.only is None or request.only in {*found.cases, *found.absent} or found.died or found.interrupted:
+        return
+    names = [target.name for target in importlib.import_module(upstream(request.distribution).targets).TARGETS]
+    if request.only not in names:
+        raise PatchlaneError(
+            f"--only {request.only}: no function of {request.distribution}'s", f"one of {', '.join(names)}"
+        )
 
 
 def tree_of(store: Store, distribution: str, release: str | None, packs: Path) -> tuple[str, Tree]:
