@@ -53,7 +53,7 @@ HOSTILE = {  # {name: (code at the top of a module that keeps the bug, verdict, 
         *(Verdict.FIX_INEFFECTIVE, "total"),
     ),
     "writes to every descriptor": (
-        "import os\nfor number in range(3, 40):\n    try:\n"
+        "import os\nfor number in sorted(map(int, os.listdir('/proc/self/fd')))[3:]:\n    try:\n"
         "        os.write(number, b'0 [2, \"end\", {}]\\n')\n    except OSError:\n        pass",
         *(Verdict.DIFFERENT_FAILURE, FORGED),
     ),
