@@ -54,8 +54,8 @@ def main(
         os.fsencode(prompt), encoding.open(tokenizer), found.size, encoding.fields, language or encoding.language
     )
     with stage("reading weights", found.bytes) as advance:
-        decoder = loading.decoder(found, bf16, advance)
-    writer = Writer(decoder, text, encoding.tokenizer, tokens)
+        network = loading.network(found, bf16, advance)
+    writer = Writer(network, text, encoding.tokenizer, tokens)
     with stage("reading the prompt", len(text.ids)) as advance:
         logits = writer.read(advance)
     began = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,12 +16,16 @@ app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=F
 def export(
     source: Annotated[Path, typer.Argument(help="a run's folder, of which the newest checkpoint is taken, or one")],
     target: Annotated[Path, typer.Argument(help="a new folder")],
+    form: Annotated[Literal["hf"], typer.Option("--format", help="a folder that transformers loads")] = "hf",
+    tokenizer: Annotated[Path | None, typer.Option(help="the dataset's tokenizer file, if it has one")] = None,
 ) -> None:
-    """Write weights as safetensors with an index and config.json, bit for bit, from whatever layout saved them."""
+    """Write a model that transformers loads: weights as safetensors, bit for bit, from whatever layout saved them."""
     from model.saved import weights
 
-    config = weights.export(source, target, tell=typer.echo)
+    config = weights.export(source, target, tell=typer.echo, tokenizer=tokenizer)
     typer.echo(f"{target}: {config.size.name} after {config.step} steps")
+    if not (target / "tokenizer.json").exists():
+        typer.echo(f"{target} has no tokenizer: --tokenizer FOLDER/tokenizer.json adds it", err=True)
 
 
 @app.command("import")

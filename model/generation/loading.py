@@ -1,4 +1,4 @@
-"""A decoder from weights wherever they are kept."""
+"""A network from weights wherever they are kept."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from model.exported.dims import Dims
+from model.exported.network import Network, fp32
 from model.families.nam56r import Size
-from model.generation.network import Decoder
-from model.layers.common import fp32
+from model.saved import hub, layouts
 from model.saved.opened import Opened
+from model.saved.public import Place
 from patchlane.base.errors import PatchlaneError
 
-# parts of a checkpoint's keys that stand for modules which the decoder does without
-PARTS = {".mixer.mamba.": ".mixer.", ".core_attention.indexer.": ".indexer.", ".experts.experts.": ".experts."}
 NOT_READ = "mtp.", "_extra_state"  # how keys begin, or end, of what only training uses
 
 
-def decoder(found: Opened, bf16: bool | None, advance: Callable[[int], None] = lambda read: None) -> Decoder:
+def network(found: Opened, bf16: bool | None, advance: Callable[[int], None] = lambda read: None) -> Network:
     """The model, on a GPU where there is one; ``bf16``: None for the dtypes that are kept. ``advance`` is called with
     the bytes of each tensor."""
     dtype = None if bf16 is None else torch.bfloat16 if bf16 else torch.float32
@@ -34,20 +34,22 @@ def decoder(found: Opened, bf16: bool | None, advance: Callable[[int], None] = l
 
 def filled(
     size: Size, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, device: torch.device
-) -> Decoder:
-    """A decoder with these tensors, by a checkpoint's keys. ``dtype``: of all that training does not keep in fp32; None
+) -> Network:
+    """A network with these tensors, by a checkpoint's keys. ``dtype``: of all that training does not keep in fp32; None
     leaves what is there. Raises PatchlaneError for tensors that are not the size's."""
     with torch.device("meta"):
-        made = Decoder(size)
-    kept = {name for name, p in made.named_parameters() if fp32.kept(p)}
-    kept |= {name for name, _ in made.named_buffers()}
+        made = Network(Dims.of(hub.network(size)))
+    places: dict[str, list[tuple[str, Place]]] = {}
+    for name, place in layouts.written(size).items():
+        places.setdefault(place.key, []).append((name, place))
     state = dict[str, Tensor]()
     for key, tensor in tensors:
         if key.startswith(NOT_READ[0]) or key.endswith(NOT_READ[1]):
             continue
-        for part, short in PARTS.items():
-            key = key.replace(part, short)
-        state[key] = tensor.to(device=device, dtype=None if key in kept and dtype == torch.bfloat16 else dtype)
+        named = places.get(key, [(key, Place(key))])
+        kept = dtype == torch.bfloat16 and fp32(named[0][0])
+        moved = tensor.to(device=device, dtype=None if kept else dtype)
+        state |= {name: place.of(moved) for name, place in named}
     try:
         made.load_state_dict(state, assign=True)
     except RuntimeError as error:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.data.source.tokenizers import TokenizerDescription
-from model.generation.network import Decoder
+from model.exported.network import Network
 from model.generation.sampling import Sampling, choose
 from model.generation.text import Fields, Text
 
@@ -25,14 +25,14 @@ class Ended:
 
 
 class Writer:
-    """A decoder in a document."""
+    """A network in a document."""
 
-    def __init__(self, decoder: Decoder, text: Text, tokenizer: TokenizerDescription, limit: int) -> None:
+    def __init__(self, network: Network, text: Text, tokenizer: TokenizerDescription, limit: int) -> None:
         """``tokenizer``: the model may have more ids, which mean nothing. ``limit``: tokens to write at most."""
-        self.decoder, self.text, self.limit = decoder, text, limit
+        self.network, self.text, self.limit = network, text, limit
         self.vocab, self.eod = tokenizer.vocab_size, tokenizer.eod
-        self.device = decoder.output_layer.weight.device
-        self.state = decoder.begin(len(text.ids) + limit)
+        self.device = network.lm_head.weight.device
+        self.state = network.begin(len(text.ids) + limit)
         self.ended = Ended()
 
     def _tensors(self, fields: Fields | None) -> dict[str, Tensor] | None:
@@ -49,12 +49,12 @@ class Writer:
         for at in range(0, len(ids), BLOCK):
             block = slice(at, at + BLOCK)
             given = None if fields is None else {name: values[block] for name, values in fields.items()}
-            hidden = self.decoder(ids[block], given, self.state)
+            hidden = self.network(ids[block], given, self.state)
             advance(len(hidden))
         return self._logits(hidden)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.decoder.logits(hidden[-1:])[0, : self.vocab]
+        return self.network.logits(hidden[-1:])[0, : self.vocab]
 
     @torch.inference_mode()
     def write(self, logits: Tensor, by: Sampling, seed: int) -> Iterator[bytes]:
@@ -71,4 +71,4 @@ class Writer:
             if self.ended.tokens == self.limit:
                 return
             one = torch.tensor([token], device=self.device)
-            logits = self._logits(self.decoder(one, self._tensors(fields), self.state))
+            logits = self._logits(self.network(one, self._tensors(fields), self.state))

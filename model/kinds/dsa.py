@@ -36,7 +36,6 @@ class Dsa(Mla):
     label = "DSA"
     symbol = "D"
     spec = "model.layers.attention.install:sparse"
-    state = "model.layers.attention.state:Attention"
     slot = "dsa_layer"
     inside = ("input_layernorm", "self_attention")
     groups = ("dsa", "indexer")

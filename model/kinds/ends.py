@@ -25,6 +25,11 @@ class Ngram(Frozen):
     rows: int = 500_000
     dim: int = 16
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each table, order by order: a prime each."""
+        return prime_sizes(self.rows, len(self.orders) * self.heads)
+
 
 class Structure(Frozen):
     """Structure-aware embedding: classes of each per-token field, and the width they are summed in."""
@@ -55,7 +60,7 @@ class Entrance(Kind):
 
     def parts(self) -> dict[str, Shapes]:
         n, s, h = self.ngram, self.structure, self.hidden
-        rows = sum(prime_sizes(n.rows, len(n.orders) * n.heads))
+        rows = sum(n.sizes)
         hashed: Shapes = {"table.weight": (rows, n.dim), "projection.weight": (h, self._looked_up)}
         tables: Shapes = {f"embeddings.{name}.weight": (classes, s.bottleneck) for name, classes in s.fields.items()}
         return {

@@ -87,11 +87,10 @@ class Kind(ABC):
     name: ClassVar[str]
     label: ClassVar[str]  # for people
     symbol: ClassVar[str] = ""  # in the pattern that Megatron's HybridModel takes
-    # Of a layer: where its spec and its twin with state for generation are made, each "module:name"; the field of
-    # Megatron's hybrid submodules that takes the spec, of some release or branch (``model.patched.dialect`` says where
-    # it lies in others); what the layer calls its norm, and the rest
+    # Of a layer: where its spec is made, "module:name"; the field of Megatron's hybrid submodules that takes the spec,
+    # of some release or branch (``model.patched.dialect`` says where it lies in others); what the layer calls its norm,
+    # and the rest
     spec: ClassVar[str] = ""
-    state: ClassVar[str] = ""
     slot: ClassVar[str] = ""
     inside: ClassVar[tuple[str, str]] = ("norm", "mixer")
     modules: ClassVar[tuple[str, ...]] = ()  # of an end: the first parts of its parameters' names

@@ -39,7 +39,6 @@ class Mla(Kind):
     label = "MLA"
     symbol = "+"
     spec = "model.layers.attention.install:dense"
-    state = "model.layers.attention.state:Attention"
     slot = "mla_layer"
     inside = ("input_layernorm", "self_attention")
     groups: ClassVar[tuple[str, ...]] = ("mla",)

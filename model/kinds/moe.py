@@ -31,7 +31,6 @@ class Moe(Kind):
     label = "MoE"
     symbol = "E"
     spec = "model.layers.experts.install:layer"
-    state = "model.layers.experts.state:Experts"
     slot = "moe_layer"
     inside = ("pre_mlp_layernorm", "mlp")
     groups = ("router", "experts")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.stored.encoding import Encoding
 from model.families import deepseek_v4, deepseek_v4_config
 from model.families.nam56r import Size
+from model.saved import hub
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.files import as_usual, file_sha256, write_atomic
 from patchlane.base.optional import load
@@ -90,15 +91,17 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
         ) from error
 
 
-def described(config: Config | PublicConfig, dtype: str) -> dict[str, bytes]:
+def described(config: Config | PublicConfig, dtype: str, tokenizer: Path | None = None) -> dict[str, bytes]:
     """{file: content} of all that says what the weights are of. ``dtype``: of most tensors, which a public config says
-    ("bfloat16"). Raises PatchlaneError for a size that the public model cannot have."""
-    own = (config.model_dump_json(indent=2) + "\n").encode()
+    ("bfloat16"). ``tokenizer``: the file of one that is not bytes. Raises PatchlaneError for a size that the public
+    model cannot have, and for another tokenizer."""
+    own, beside = (config.model_dump_json(indent=2) + "\n").encode(), hub.text(config.encoding, tokenizer)
     if not isinstance(config, PublicConfig):
-        return {CONFIG: own}
+        said = config.model_dump(mode="json") | hub.fields(config.size, config.encoding, config.sequence, dtype)
+        return {CONFIG: (json.dumps(said, indent=2) + "\n").encode(), **hub.modelling(), **beside}
     eos = config.encoding.tokenizer.eod if config.encoding else None
     public = deepseek_v4_config.written(config.size, dtype, eos)
-    return {CONFIG: (json.dumps(public, indent=2) + "\n").encode(), BESIDE: own}
+    return {CONFIG: (json.dumps(public, indent=2) + "\n").encode(), BESIDE: own, **beside}
 
 
 def close(folder: Path, described: dict[str, bytes], files: dict[str, str], size: int) -> None:

@@ -27,11 +27,14 @@ EARLIER = "python -m model.weights export RUN/checkpoints/step_N NEW_DIR, with a
 Tell = Callable[[str], None]
 
 
-def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None) -> Config | PublicConfig:
+def export(
+    source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None, tokenizer: Path | None = None
+) -> Config | PublicConfig:
     """Write the weights of ``source``, a checkpoint or a run's folder, to the new folder ``target``, bit for bit.
+    ``tokenizer``: the file of one that is not bytes, to lie beside them.
 
     Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already,
-    and for a size that its public model cannot have.
+    for a size that its public model cannot have, and for another tokenizer.
     """
     path = reading.checkpoint(source)
     tensor_files.require()
@@ -51,7 +54,7 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
         }
     )
     narrow = any(dtype.itemsize == BF16 for _, dtype in kept.values())
-    described = tensor_files.described(config, "bfloat16" if narrow else "float32")
+    described = tensor_files.described(config, "bfloat16" if narrow else "float32", tokenizer)
     together, layout = [*groups(kept, limit)], layouts.written(size)
     target.mkdir(parents=True, exist_ok=True)
     files, total = dict[str, str](), 0

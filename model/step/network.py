@@ -13,6 +13,8 @@ from megatron.core.transformer.multi_token_prediction import roll_tensor
 from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor
 
+from model.exported.ngram import NgramHashEmbedding
+from model.exported.structure_embedding import StructureEmbedding
 from model.families import pattern
 from model.families.family import Family
 from model.families.nam56r import Size
@@ -20,8 +22,6 @@ from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.kinds.run import Run
 from model.layers.ends import head
-from model.layers.ends.ngram import NgramHashEmbedding
-from model.layers.ends.structure import StructureEmbedding
 from model.layers.spec import hybrid_stack
 from model.patched import dialect
 from model.step import megatron
@@ -157,7 +157,7 @@ class Nam56r(Network):
     def _complete(self, size: Size) -> None:
         if self.pre_process:
             n, s = size.ngram, size.structure
-            self.ngram = NgramHashEmbedding(size.hidden, size.vocab, n.rows, n.orders, n.heads, n.dim)
+            self.ngram = NgramHashEmbedding(size.hidden, size.vocab, n.sizes, n.orders, n.heads, n.dim)
             self.structure = StructureEmbedding(size.hidden, s.fields, s.bottleneck)
 
     def _entrance(self, tokens: Tensor, positions: Tensor, fields: Mapping[str, Tensor] | None) -> Tensor:

@@ -12,15 +12,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from model.data.columns import lexer, syntax
+from model.data.columns.lexer import CLASSES, DEPTHS, NAME, NUMBER, OPERATOR, OTHER, WHITESPACE, lex
+from model.data.columns.syntax import DEPTHS as TREE_DEPTHS
+from model.data.columns.syntax import NODE_TYPES, SIBLINGS, syntax_columns
 
 Language = Literal["python", "text"]
 FIELDS = {
-    "structure": len(lexer.CLASSES),
-    "dep_level": lexer.DEPTHS,
-    "ast_depth": syntax.DEPTHS,
-    "sibling": syntax.SIBLINGS,
-    "node_type": syntax.NODE_TYPES,
+    "structure": len(CLASSES),
+    "dep_level": DEPTHS,
+    "ast_depth": TREE_DEPTHS,
+    "sibling": SIBLINGS,
+    "node_type": NODE_TYPES,
 }
 CAUSAL = {"structure": True, "dep_level": True, "ast_depth": False, "sibling": False, "node_type": False}
 DEFAULT_FIELDS = tuple(name for name, causal in CAUSAL.items() if causal)
@@ -35,7 +37,7 @@ def annotate(source: bytes, language: Language) -> dict[str, NDArray[Any]]:
     if language == "text":
         classes = _CHARACTER_CLASS[np.frombuffer(source, np.uint8)]
         return {"structure": classes} | {name: zeros for name in FIELDS if name != "structure"}
-    return dict(zip(FIELDS, (*lexer.lex(source), *syntax.syntax_columns(source)), strict=True))
+    return dict(zip(FIELDS, (*lex(source), *syntax_columns(source)), strict=True))
 
 
 def token_columns(source: bytes, ends: NDArray[Any], language: Language) -> dict[str, NDArray[Any]]:
@@ -45,17 +47,17 @@ def token_columns(source: bytes, ends: NDArray[Any], language: Language) -> dict
 
 def _character_classes() -> NDArray[Any]:
     """Class of each byte value, uint8 [256]; bytes of a multi-byte character count as letters."""
-    table: NDArray[Any] = np.full(256, lexer.OTHER, np.uint8)
+    table: NDArray[Any] = np.full(256, OTHER, np.uint8)
     for value in range(256):
         character = chr(value)
         if value >= 0x80 or character.isalpha() or character == "_":
-            table[value] = lexer.NAME
+            table[value] = NAME
         elif character.isdigit():
-            table[value] = lexer.NUMBER
+            table[value] = NUMBER
         elif character.isspace():
-            table[value] = lexer.WHITESPACE
+            table[value] = WHITESPACE
         elif character.isprintable():
-            table[value] = lexer.OPERATOR
+            table[value] = OPERATOR
     return table
 
 

@@ -32,7 +32,6 @@ class M2rnn(Kind):
     # It takes the slot of Megatron's gated delta net, for which Megatron-Core builds any spec given.
     symbol = "G"
     spec = "model.layers.m2rnn.install:layer"
-    state = "model.layers.m2rnn.state:M2rnn"
     slot = "gdn_layer"
     groups = ("m2rnn",)
     matrices = frozenset({"in_proj", "out_proj", "forget_proj"})

@@ -43,7 +43,6 @@ class Mamba3(Kind):
     label = "Mamba-3"
     symbol = "M"
     spec = "model.layers.mamba3.install:layer"
-    state = "model.layers.mamba3.state:Mamba3"
     slot = "mamba_layer"
     groups = ("mamba3",)
     matrices = frozenset({"in_proj", "out_proj"})

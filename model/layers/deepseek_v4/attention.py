@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.exported.step import Linear
 from model.layers.common import documents, fp32
-from model.layers.common.decoding import Linear
 from model.layers.common.norm import WideRMSNorm, rms_norm
 from model.layers.deepseek_v4 import indexer
 from model.layers.deepseek_v4.compressor import Compressor, Visible, windows

@@ -8,8 +8,8 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from model.exported.step import Linear
 from model.layers.common import documents, fp32
-from model.layers.common.decoding import Linear
 from model.layers.common.norm import WideRMSNorm
 from model.layers.deepseek_v4.rotary import Rope, rotate
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.exported.step import Linear
 from model.layers.common import fp32
-from model.layers.common.decoding import Linear
 
 
 class Coefficients(NamedTuple):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.exported.step import Linear
 from model.layers.common import documents, fp32
 from model.layers.common.blocks import blocks
-from model.layers.common.decoding import Linear
 from model.layers.deepseek_v4.compressor import Compressor, Visible
 from model.layers.deepseek_v4.rotary import Rope, rotate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from model.layers.common.decoding import Linear
+from model.exported.step import Linear
 from model.layers.common.norm import WideRMSNorm
 from model.layers.deepseek_v4.hyper import HyperHead
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.exported.ngram import splitmix64
 from model.layers.common import fp32
-from model.layers.ends.ngram import splitmix64
 
 
 def affinity(logits: Tensor) -> Tensor:

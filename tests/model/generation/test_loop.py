@@ -18,7 +18,7 @@ EOD = ByteTokenizer.description.eod
 class Counting:
     """After a byte comes the next one, then EOD after "e"; an id beyond the tokenizer's is always the likeliest."""
 
-    output_layer = SimpleNamespace(weight=torch.empty(0))
+    lm_head = SimpleNamespace(weight=torch.empty(0))
 
     def __init__(self):
         self.read, self.fields, self.passes = [], [], []

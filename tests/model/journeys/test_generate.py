@@ -1,8 +1,11 @@
 """Text from a run of two expert-parallel ranks: by its checkpoint or exported, drawn or not, and what is refused."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from model.data.source.tokenizers import ByteTokenizer
 from model.data.stored.dataset import Dataset
 from model.families.sizes import SIZES
 from model.generation import loading
-from model.saved import reading, tensor_files, weights, writing
+from model.saved import layouts, reading, tensor_files, weights, writing
 from model.saved.opened import opened
 from patchlane.base.errors import PatchlaneError
 from patchlane.base.exits import Exit
@@ -76,7 +79,7 @@ def logits(decoder, content):
 def test_greedy_text_is_the_model_s_choice_at_each_token(run, greedy):
     assert said(run) == greedy and greedy.startswith(PROMPT.encode())
     written, ahead = greedy[:-1], len(PROMPT.encode())
-    found = logits(loading.decoder(opened(run), None), written)[ahead - 1 : -1, : ByteTokenizer.description.vocab_size]
+    found = logits(loading.network(opened(run), None), written)[ahead - 1 : -1, : ByteTokenizer.description.vocab_size]
     taken = found.gather(1, torch.tensor([*written[ahead:]])[:, None])[:, 0]
     assert len(taken) == TOKENS
     assert (found.amax(1) - taken).max() < ROUNDING
@@ -99,12 +102,10 @@ def test_a_prompt_of_bytes_that_are_no_text_is_read(run):
 
 
 def test_bf16_keeps_what_training_keeps_and_computes_the_same(run):
-    wide, half = (loading.decoder(opened(run), bf16) for bf16 in (False, True))
+    wide, half = (loading.network(opened(run), bf16) for bf16 in (False, True))
     kept = {name for name, p in half.named_parameters() if p.dtype is torch.float32}
-    names = {kind: {name.replace("mamba.", "") for name in FP32[kind]} for kind in FP32}
-    assert kept == {
-        f"decoder.layers.{n - 1}.{name}" for kind, of in names.items() for n in SIZE.numbers(kind) for name in of
-    }
+    trained = {f"decoder.layers.{n - 1}.{name}" for kind, of in FP32.items() for n in SIZE.numbers(kind) for name in of}
+    assert kept == {name for name, place in layouts.written(SIZE).items() if place.key in trained}
     assert {p.dtype for name, p in half.named_parameters() if name not in kept} == {torch.bfloat16}
     got, want = (logits(decoder, b"def f(x):\n    return x\n") for decoder in (half, wide))
     assert (got - want).norm() / want.norm() < BF16
@@ -157,3 +158,36 @@ def test_a_dataset_of_another_tokenizer_is_refused(run, greedy, other_text, tmp_
     assert "--data" in refused(run, "--data", str(other))
     nothing = saved(run, tmp_path, dataset=Dataset(other).record.digest)
     assert "--data" in refused(nothing, "--data", str(other))
+
+
+LOADED = """
+import json, sys
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, prompt, tokens, target = sys.argv[1:]
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+given = tokenizer(prompt, return_tensors="pt")
+written = model.generate(**given, max_new_tokens=int(tokens), do_sample=False)[0]
+with torch.no_grad():
+    logits = model(written[None, :-1]).logits[0]
+torch.save({"logits": logits, "written": written, "text": tokenizer.decode(written, skip_special_tokens=True)}, target)
+ours = {name.split(".")[0] for name in sys.modules} & {"model", "patchlane", "reproducers"}
+sys.exit(f"{ours} imported" if ours else 0)
+"""
+
+
+def test_transformers_loads_an_export_without_this_project(run, exported, tmp_path):
+    pytest.importorskip("transformers")
+    env = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
+    language = ["--language", "python"] if opened(run).encoding.language == "python" else []
+    arguments = [str(exported), PROMPT, str(TOKENS), str(tmp_path / "found")]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = torch.load(tmp_path / "found")
+    content = bytes(found["written"].tolist())
+    assert said(run, *language) == content + b"\n" and found["text"].encode() == content
+    want = logits(loading.network(opened(run), False), content[:-1])
+    assert (found["logits"] - want).abs().max() < 1e-5

@@ -5,7 +5,7 @@ import nam56r_table
 import pytest
 
 pytestmark = pytest.mark.upstream
-NGRAM, STRUCTURE = "model.layers.ends.ngram", "model.layers.ends.structure:StructureEmbedding"
+NGRAM, STRUCTURE = "model.exported.ngram", "model.exported.structure_embedding:StructureEmbedding"
 SCAN, SSM = "model.layers.mamba3.reference", "mamba_ssm.modules.mamba3:Mamba3.forward"
 M2RNN = "model.layers.m2rnn.mixer"
 MLA = "model.layers.attention.attention"

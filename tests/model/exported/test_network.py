@@ -7,9 +7,11 @@ import decoding
 import pytest
 import torch
 
+from model.exported.dims import Dims
+from model.exported.network import Network
 from model.families import sizes
 from model.generation import loading
-from model.generation.network import Decoder
+from model.saved import hub
 
 pytestmark = pytest.mark.upstream
 ROUNDING = 1e-9  # of fp64, relative to the largest logit
@@ -111,7 +113,7 @@ def test_every_part_of_the_state_is_needed(references, name, part):
 
 def drawn(name):
     """A decoder of a size as it is, of drawn weights."""
-    decoder, generator = Decoder(sizes.SIZES[name]), torch.Generator().manual_seed(0)
+    decoder, generator = Network(Dims.of(hub.network(sizes.SIZES[name]))), torch.Generator().manual_seed(0)
     for held in (*decoder.parameters(), *decoder.buffers()):
         wide = held.shape[-1] ** -0.5 if held.dim() > 1 else 0.1
         held.copy_(torch.randn(held.shape, generator=generator) * wide + (held.dim() == 1))

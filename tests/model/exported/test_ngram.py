@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from model.exported.ngram import NgramHashEmbedding, hash_constants, splitmix64
+from model.kinds.ends import prime_sizes
 from model.layers.common.documents import positions
-from model.layers.ends.ngram import NgramHashEmbedding, hash_constants, prime_sizes, splitmix64
 from reproducers.record.schema import ROOT
 
 VOCAB = 65_536
@@ -26,7 +27,7 @@ def tokens():
 
 def small(hidden=12):
     torch.manual_seed(0)
-    return NgramHashEmbedding(hidden, VOCAB, rows=500)
+    return NgramHashEmbedding(hidden, VOCAB, prime_sizes(500, 16))
 
 
 def rows_by_numpy(module, tokens, cu_seqlens):
@@ -56,7 +57,7 @@ def test_rows_are_the_numpy_twins(tokens):
 
 def test_the_tables_of_nam56r():
     with torch.device("meta"):
-        module = NgramHashEmbedding(3584, VOCAB)
+        module = NgramHashEmbedding(3584, VOCAB, prime_sizes(500_000, 16))
     sizes = prime_sizes(500_000, 16)
     assert (len(set(sizes)), sum(sizes), min(sizes), max(sizes)) == (16, 7_998_862, 499_801, 500_041)
     assert all(n % d for n in sizes for d in range(2, 708))
@@ -65,13 +66,13 @@ def test_the_tables_of_nam56r():
 
 def test_the_largest_products_stay_positive():
     """Every token at the greatest id that is allowed: the twin's unsigned 64 bits and int64 agree."""
-    module = NgramHashEmbedding(4, (1 << 18) - 1, rows=500)
+    module = NgramHashEmbedding(4, (1 << 18) - 1, prime_sizes(500, 16))
     tokens = torch.full((3,), (1 << 18) - 2)
     factors, biases = hash_constants(module.orders, module.heads)
     assert max(max(row) for row in factors) < 1 << 44 and max(biases) < 1 << 62
     assert bool((module.rows(tokens, torch.arange(3)) >= 0).all())
     with pytest.raises(ValueError, match=r"262,143.*262,144"):
-        NgramHashEmbedding(4, 1 << 18, rows=500)
+        NgramHashEmbedding(4, 1 << 18, prime_sizes(500, 16))
 
 
 def test_each_table_has_rows_of_its_own(tokens):
@@ -112,10 +113,11 @@ def test_constants_are_splitmix64s_and_factors_odd_and_distinct():
 
 PRINT_ROWS = """
 import hashlib, torch
-from model.layers.ends.ngram import NgramHashEmbedding
+from model.exported.ngram import NgramHashEmbedding
+from model.kinds.ends import prime_sizes
 torch.manual_seed({seed}); torch.rand(7)
 with torch.device("meta"):
-    module = NgramHashEmbedding(8, 65_536)
+    module = NgramHashEmbedding(8, 65_536, prime_sizes(500_000, 16))
 rows = module.rows((torch.arange(64) * 1009) % 65_536, torch.arange(64))
 print(hashlib.sha256(rows.numpy().tobytes()).hexdigest())
 """

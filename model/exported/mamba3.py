@@ -1,4 +1,4 @@
-"""Mamba-3, MIMO and SISO, as the recurrence that it is: ``model.layers.mamba3.reference`` has the formulas.
+"""Mamba-3, MIMO and SISO, as the recurrence that it is.
 
 A token's update needs the state h, the running angle, and key and value of the token before (the trapezoidal rule). All
 but the update itself is computed for all tokens of a pass at once.
@@ -13,10 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.families.nam56r import Size
-from model.families.pattern import Layer
-from model.layers.common import fp32
-from model.layers.common.decoding import Linear, Step
+from model.exported.dims import Dims, Layer
+from model.exported.step import Linear, Step
 
 
 @dataclass
@@ -31,7 +29,7 @@ class Mamba3State:
 
 
 def _kept(*shape: int) -> nn.Parameter:
-    return fp32.keep(nn.Parameter(torch.empty(*shape, dtype=torch.float32)))
+    return nn.Parameter(torch.empty(*shape, dtype=torch.float32))
 
 
 class Mamba3(nn.Module):  # type: ignore[misc]
@@ -40,19 +38,19 @@ class Mamba3(nn.Module):  # type: ignore[misc]
     H heads in G groups, N channels of the state, P of a head, R the rank, A rotary angles.
     """
 
-    def __init__(self, size: Size, layer: Layer) -> None:
+    def __init__(self, dims: Dims, layer: Layer) -> None:
         super().__init__()
-        m, heads = size.mamba, size.mamba_heads
-        inner, self.angles = size.hidden * m.expand, int(m.state * m.rope_fraction) // 2
-        self.mimo, self.rank, self.groups, self.heads, self.A_floor = m.mimo, m.rank, m.groups, heads, m.A_floor
+        m, heads = dims.mamba, dims.mamba.heads
+        inner, self.angles, self.mimo = heads * m.head_dim, m.angles, m.rank > 1
+        self.rank, self.groups, self.heads, self.A_floor = m.rank, m.groups, heads, m.A_floor
         self.parts = [inner, inner, *[m.state * m.groups * m.rank] * 2, heads, heads, heads, self.angles]
-        self.in_proj = Linear(size.hidden, sum(self.parts))
+        self.in_proj = Linear(dims.hidden, sum(self.parts))
         self.dt_bias, self.D = _kept(heads), _kept(heads)
         self.B_bias, self.C_bias = _kept(heads, m.rank, m.state), _kept(heads, m.rank, m.state)
         self.B_norm, self.C_norm = (nn.RMSNorm(m.state, eps=1e-5) for _ in range(2))
-        if m.mimo:
+        if self.mimo:
             self.mimo_x, self.mimo_z, self.mimo_o = (_kept(heads, m.rank, m.head_dim) for _ in range(3))
-        self.out_proj = Linear(inner, size.hidden)
+        self.out_proj = Linear(inner, dims.hidden)
 
     def begin(self, capacity: int) -> Mamba3State:
         """The state ahead of a document."""

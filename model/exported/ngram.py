@@ -12,8 +12,6 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from model.kinds.ends import prime_sizes
-
 TOKEN_BITS = 18
 FACTOR_BITS = 44
 BIAS_BITS = FACTOR_BITS + TOKEN_BITS
@@ -59,7 +57,7 @@ def _on(device: torch.device, orders: tuple[int, ...], heads: int, sizes: tuple[
 class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
     """tokens [T] → [T, hidden], to be added to the word embedding; causal, within documents, 0 before training.
 
-    ``len(orders) * heads`` tables of prime sizes near ``rows`` × ``dim``, one flat ``nn.Embedding``; a token's rows of
+    ``len(orders) * heads`` tables of ``sizes`` × ``dim``, one flat ``nn.Embedding``; a token's rows of
     all tables, side by side, go through a projection without bias. Only the projection starts at 0: it learns from the
     first step, the tables from the second. The tables are not decayed (``_no_weight_decay``).
     """
@@ -68,17 +66,23 @@ class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
         self,
         hidden: int,
         vocab: int,
-        rows: int = 500_000,
+        sizes: tuple[int, ...],
         orders: tuple[int, ...] = (2, 3),
         heads: int = 8,
         dim: int = 16,
     ) -> None:
-        """Raises ValueError when ``vocab`` token ids and one for "before the document" do not fit 18 bits."""
+        """``sizes``: rows of each table, order by order; primes, for a hash modulo a prime uses all of its bits.
+
+        Raises ValueError when ``vocab`` token ids and one for "before the document" do not fit 18 bits, and for another
+        number of sizes.
+        """
         super().__init__()
+        if len(sizes) != len(orders) * heads:
+            raise ValueError(f"{len(sizes)} sizes for {len(orders) * heads} tables of the n-gram hash")
         if vocab >= 1 << TOKEN_BITS:
             raise ValueError(f"the n-gram hash takes token ids below {(1 << TOKEN_BITS) - 1:,}, not {vocab:,} of them")
         self.orders, self.heads, self.pad = tuple(orders), heads, vocab
-        self.sizes = prime_sizes(rows, len(orders) * heads)
+        self.sizes = tuple(sizes)
         self.table = nn.Embedding(sum(self.sizes), dim)
         self.table.weight._no_weight_decay = True
         self.projection = nn.Linear(len(self.sizes) * dim, hidden, bias=False)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from model.data.columns.structure import FIELDS
+from model.exported.structure_embedding import StructureEmbedding
 from model.families.sizes import SIZES
-from model.layers.ends.structure import StructureEmbedding
 
 TRAINED = SIZES["nam56r"].structure.fields
 
