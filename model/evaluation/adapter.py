@@ -111,7 +111,8 @@ class Checkpoint(TemplateLM):
         """Refused: the forward pass of training keeps no states from which to go on."""
         raise PatchlaneError(
             "a task that has text generated cannot be run on the forward pass of training",
-            "choose tasks of output_type loglikelihood, loglikelihood_rolling or multiple_choice",
+            "python -m model.weights export RUN DIR, then "
+            "lm_eval run --model hf --model_args pretrained=DIR,trust_remote_code=True --tasks TASK",
         )
 
     def _scored(self, sequences: list[Scored]) -> list[Score]:

@@ -14,7 +14,7 @@ from model.data.source.tokenizers import BYTE_EOD, ByteTokenizer, HFTokenizer
 from model.data.stored.encoding import Encoding
 from model.saved import hub
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 modelling = importlib.import_module("model.exported.modeling_nam56r")
 SIZE = decoding.size("nam56r_tiny")  # without ties of the indexer's scores, of which top-k takes any
 TEXTS = ["def naïve(x):\n    return x\n", "import os", "class A:\n    # ü\n    def f(self):\n        return 'x'\n" * 3]
@@ -80,6 +80,20 @@ def test_text_is_generated_row_by_row_bit_for_bit(model):
         one = model.generate(ids(text), **options)
         assert torch.equal(together[at, -6:], one[0, -6:])
         assert torch.equal(one, model.generate(ids(text), use_cache=False, **options))
+
+
+def test_a_stop_string_ends_a_row_and_its_neighbours_go_on(model, tmp_path):
+    for name, content in hub.text(described(), None).items():
+        (tmp_path / name).write_bytes(content)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    tokens, mask = padded(TEXTS[:2], "left")
+    options = {"attention_mask": mask, "do_sample": False, "eos_token_id": 999, "pad_token_id": BYTE_EOD}
+    free = model.generate(tokens, max_new_tokens=6, **options)[:, -6:]
+    stop = chr(next(int(one) for one in free[0] if 32 <= one < 127))
+    ended = model.generate(tokens, max_new_tokens=6, stop_strings=[stop], tokenizer=tokenizer, **options)
+    first = free[0].tolist().index(ord(stop))
+    assert ended[0, tokens.shape[1] :].tolist()[: first + 1] == free[0, : first + 1].tolist()
+    assert set(ended[0, tokens.shape[1] + first + 1 :].tolist()) <= {BYTE_EOD}
 
 
 def test_beams_go_on_from_their_own_states(model):
