@@ -1,5 +1,6 @@
-"""Build a token dataset, or show one.
+"""Train a tokenizer, build a token dataset, or show one.
 
+    python -m model.data tokenizer --vocab 32768 --out FILE --source text PATH...
     python -m model.data build                     (the running Python's standard library, by bytes)
     python -m model.data build --source text --split '\\s*' --out DIR PATH...
     python -m model.data build --source parquet-text --tokenizer hf:FILE --eod TOKEN PATH...
@@ -90,6 +91,28 @@ def _corpus(source: Sources, paths: list[Path], key: str | None, split: str | No
     if paths:
         raise DataError(f"--source stdlib takes no PATHS, got {paths[0]}", f"--source text {paths[0]}")
     return StandardLibrary()
+
+
+@app.command()
+def tokenizer(
+    out: Annotated[Path, typer.Option(help="the tokenizers JSON file to make")],
+    vocab: Annotated[int, typer.Option(help="ids, the end of a document and 256 bytes among them")] = 32_768,
+    paths: Annotated[list[Path] | None, typer.Argument(help="files or folders; none for --source stdlib")] = None,
+    source: Annotated[Literal["stdlib", "text", "jsonl", "parquet-text"], typer.Option(help="of PATHS")] = "stdlib",
+    valid_percent: Annotated[float, typer.Option(help="share of documents that build holds out: not read")] = 2.0,
+    key: Annotated[str | None, typer.Option(help="jsonl, parquet-text: field or column of the text (text)")] = None,
+    split: Annotated[str | None, typer.Option(help=r"text: regex of separating lines, '\s*' for blank ones")] = None,
+) -> None:
+    """Train a byte-level BPE tokenizer on a corpus."""
+    from model.data import bpe
+    from model.data.show import Bar
+
+    corpus = _corpus(source, paths or [], key, split, None)
+    with Bar(corpus) as bar:
+        made = bpe.train(corpus, vocab, out, valid_percent, bar.advance)
+    few = "" if made.vocab_size == vocab else f" (the corpus has no more pairs, {vocab:,} were asked)"
+    typer.echo(f"{out}: {made.vocab_size:,} ids{few}, sha256 {made.sha256}")
+    typer.echo(f"build a dataset by it: python -m model.data build --tokenizer hf:{out} --eod '{bpe.EOD}'")
 
 
 @app.command()
