@@ -19,7 +19,7 @@ SOURCES = [path for folder in ("patchlane", "reproducers", "model") for path in 
 HOLE = "X"  # stands for a value put in when the program runs
 END = r"(?=[,;:)`\"]|$| then | or | and | && )"
 OURS = re.compile(rf"python3? -m (reproducers|model)\.([a-z_]+)\b(.*?){END}", re.M)
-FOREIGN = re.compile(r"\b(?:git|pip install|uv|torchrun|nvcc|ruff)\b.*?(?:[,;`]|$)", re.M)
+FOREIGN = re.compile(r"\b(?:git|pip install|uv|torchrun|nvcc|ruff|lm_eval)\b.*?(?:[,;`]|$)", re.M)
 MAKE = re.compile(r"(?:^|[`:] ?)make (?!room\b)([a-z-]+)(?=[,;`]| [A-Z]+=|$)", re.M)
 REMEDIED = (
     "PatchlaneError",
