@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from model.data.stored.dataset import read_record
+from model.data.stored import dataset
 from model.generation.sampling import Sampling
 from model.generation.shown import stage
 from model.saved import opened as saved
@@ -42,18 +42,19 @@ def main(
     by = Sampling(temperature, top_k, top_p)
     if not prompt:
         raise PatchlaneError("the prompt is empty", "--prompt TEXT, with which the document begins")
-    record = read_record(data) if data else None
+    record = dataset.read_record(data) if data else None
     with stage("comparing digests"):
         found = saved.opened(source)
     from model.generation import loading  # torch, which what is refused until here need not wait for
     from model.generation.loop import Writer
     from model.generation.text import Text
 
+    kept = found.tokenizer or (dataset.tokenizer(data) if data else None)
     encoding = saved.encoding(found.path, found.size, found.encoding, found.dataset, record)
     text = Text(
-        os.fsencode(prompt), encoding.open(tokenizer), found.size, encoding.fields, language or encoding.language
+        os.fsencode(prompt), encoding.open(tokenizer, kept), found.size, encoding.fields, language or encoding.language
     )
-    with stage("reading weights", found.bytes) as advance:
+    with stage("reading weights", found.size_bytes) as advance:
         network = loading.network(found, bf16, advance)
     writer = Writer(network, text, encoding.tokenizer, tokens)
     with stage("reading the prompt", len(text.ids)) as advance:

@@ -60,5 +60,6 @@ def train(
     if not read:
         raise DataError("the training split has no text", "--valid-percent 0 holds none out, or give more text")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, made.to_str(pretty=True).encode())
-    return HFTokenizer(out, EOD).description
+    content = made.to_str(pretty=True).encode()
+    write_atomic(out, content)
+    return HFTokenizer(content, out, EOD).description

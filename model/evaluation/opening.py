@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from model.data.source.tokenizers import Tokenizer
-from model.data.stored.dataset import read_record
+from model.data.stored import dataset
 from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
 from model.kinds import catalogue
@@ -72,9 +72,10 @@ def opened(
     path = reading.whole(source)
     said = reading.progress(path)
     size, known = saved.described(path, said)
-    record, loader = read_record(data) if data else None, said.get("loader", {})
+    record, loader = dataset.read_record(data) if data else None, said.get("loader", {})
     encoding = saved.encoding(path, size, known, loader.get("dataset"), record)
-    text = encoding.open(tokenizer)
+    kept = reading.tokenizer(said) or (dataset.tokenizer(data) if data else None)
+    text = encoding.open(tokenizer, kept)
     sequence = loader.get("sequence_length", size.sequence)
     cpu = launch.device() == "cpu"
     run = Run(bf16=not cpu, on_cpu=cpu, hopper=launch.hopper(), row=sequence, paths=of.paths)

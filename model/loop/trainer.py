@@ -83,7 +83,7 @@ class Trainer:
         self.unread: Taken | None = None  # that step, where it is read when the next one is launched
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
         self.changed: dict[str, tuple[Any, Any]] = {}  # fields that differ from the checkpoint
-        self.data = data
+        self.data, self._tokenizer = data, data.tokenizer
         self.loader = self._loader(data, "train")
         self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated(self.sequence).items()}
         self.spikes = spikes.Spikes(recipe)
@@ -127,6 +127,7 @@ class Trainer:
             "size": self.engine.size.model_dump(mode="json"),
             "loader": self.loader.state_dict(),
             "encoding": self.data.encoding.model_dump(mode="json"),
+            **({"tokenizer": self._tokenizer.decode()} if self._tokenizer else {}),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
             "spikes": self.spikes.state_dict(),

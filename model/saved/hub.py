@@ -13,7 +13,7 @@ from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
 
 ROOT = Path(model.__file__).parent
-MODELLING = "modeling_nam56r.py"
+TOKENIZER = "tokenizer.json"
 COLUMNS = "incremental.py", "lexer.py", "structure.py", "syntax.py"  # of model/data/columns
 NEIGHBOUR = re.compile(r"^from model(?:\.\w+)*\.(\w+) import", re.MULTILINE)
 ENDS = "bos_token_id", "eos_token_id", "pad_token_id"
@@ -73,16 +73,15 @@ def modelling() -> dict[str, bytes]:
     return {path.name: _alone(path) for path in (*paths, *(ROOT / "data/columns" / name for name in COLUMNS))}
 
 
-def text(encoding: Encoding | None, tokenizer: Path | None) -> dict[str, bytes]:
-    """{file: content} of what turns text to ids and back, and of where it ends. ``tokenizer``: the ``tokenizer.json``
-    of a model that does not read bytes, None to leave it out. Raises DataError where it is not the model's."""
+def text(encoding: Encoding | None, tokenizer: bytes | None) -> dict[str, bytes]:
+    """{file: content} of what turns text to ids and back, and of where it ends. ``tokenizer``: the content of the
+    ``tokenizer.json`` of a model that does not read bytes, None to leave it out."""
     if encoding is None:
         return {}
     made = encoding.tokenizer
     found = {"generation_config.json": _json(dict.fromkeys(ENDS, made.eod))}
     if made.kind == "byte" or tokenizer is not None:
-        encoding.open(tokenizer)
-        found["tokenizer.json"] = tokenizer.read_bytes() if tokenizer else _json(_bytes(made.eod))
+        found[TOKENIZER] = _json(_bytes(made.eod)) if made.kind == "byte" else tokenizer or b""
         said = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         said |= {"split_special_tokens": True}  # text that spells one stays text, as in training
         ends = dict.fromkeys((name.removesuffix("_id") for name in ENDS), made.eod_token or EOD)

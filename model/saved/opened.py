@@ -25,14 +25,16 @@ AT_ONCE = 2**30  # bytes of a checkpoint's tensors that are read together
 @dataclass(frozen=True)
 class Opened:
     """``tensors``: reads them, each with its checkpoint's key, a part at a time. ``encoding``: of the text that it was
-    trained on, None where that was not kept; ``dataset``: the digest of the data, None where it was not."""
+    trained on, None where that was not kept; ``dataset``: the digest of the data, None where it was not.
+    ``tokenizer``: the content of its file, None of bytes and where it was not kept."""
 
     path: Path
     size: Size
     step: int
     encoding: Encoding | None
     dataset: str | None
-    bytes: int
+    size_bytes: int
+    tokenizer: bytes | None
     tensors: Callable[[], Iterator[tuple[str, Tensor]]]
 
 
@@ -52,7 +54,8 @@ def opened(source: Path) -> Opened:
             yield from reading.read(path, group).items()
 
     dataset = said.get("loader", {}).get("dataset")
-    return Opened(path, size, said["step"], known, dataset, sum(map(weights.size_of, kept.values())), tensors)
+    size_of_all = sum(map(weights.size_of, kept.values()))
+    return Opened(path, size, said["step"], known, dataset, size_of_all, reading.tokenizer(said), tensors)
 
 
 def described(path: Path, said: dict[str, Any]) -> tuple[Size, Encoding | None]:
@@ -103,5 +106,6 @@ def _of_tensor_files(folder: Path) -> Opened:
         config.encoding,
         None,
         tensor_files.size_of(folder),
+        tensor_files.tokenizer(folder),
         lambda: weights.brought(folder, size),
     )

@@ -138,6 +138,11 @@ def progress(path: Path) -> dict[str, Any]:
     return found
 
 
+def tokenizer(said: dict[str, Any]) -> bytes | None:
+    """The content of the tokenizer's file that a checkpoint's ``progress`` has, None where it has none."""
+    return said["tokenizer"].encode() if "tokenizer" in said else None
+
+
 def _load(state: dict[str, Any], path: Path) -> None:
     from torch.distributed.checkpoint import FileSystemReader, load
 

@@ -91,10 +91,10 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
         ) from error
 
 
-def described(config: Config | PublicConfig, dtype: str, tokenizer: Path | None = None) -> dict[str, bytes]:
+def described(config: Config | PublicConfig, dtype: str, tokenizer: bytes | None = None) -> dict[str, bytes]:
     """{file: content} of all that says what the weights are of. ``dtype``: of most tensors, which a public config says
-    ("bfloat16"). ``tokenizer``: the file of one that is not bytes. Raises PatchlaneError for a size that the public
-    model cannot have, and for another tokenizer."""
+    ("bfloat16"). ``tokenizer``: the content of the file of one that is not bytes. Raises PatchlaneError for a size that
+    the public model cannot have."""
     own, beside = (config.model_dump_json(indent=2) + "\n").encode(), hub.text(config.encoding, tokenizer)
     if not isinstance(config, PublicConfig):
         said = config.model_dump(mode="json") | hub.fields(config.size, config.encoding, config.sequence, dtype)
@@ -165,6 +165,12 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         if missing := sorted(names - held.keys()):
             raise _refused(folder / file, ValueError(f"{missing[0]} is not in it"))
         yield from ((name, held[name]) for name in sorted(names))
+
+
+def tokenizer(folder: Path) -> bytes | None:
+    """The content of the tokenizer's file in the folder, None where there is none."""
+    path = folder / hub.TOKENIZER
+    return path.read_bytes() if path.is_file() else None
 
 
 def size_of(folder: Path) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from model.data.source import tokenizers
 from model.definition import parameters
 from model.families.family import Family
 from model.families.sizes import of_record
@@ -31,7 +32,7 @@ def export(
     source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None, tokenizer: Path | None = None
 ) -> Config | PublicConfig:
     """Write the weights of ``source``, a checkpoint or a run's folder, to the new folder ``target``, bit for bit.
-    ``tokenizer``: the file of one that is not bytes, to lie beside them.
+    ``tokenizer``: the file of one that is not bytes, where the checkpoint does not have it.
 
     Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already,
     for a size that its public model cannot have, and for another tokenizer.
@@ -53,8 +54,11 @@ def export(
             "recipe": said.get("hyperparameters"),
         }
     )
+    content = reading.tokenizer(said) if tokenizer is None else tokenizers.read(tokenizer)
+    if config.encoding is not None and (tokenizer or content):
+        config.encoding.open(tokenizer, content)
     narrow = any(dtype.itemsize == BF16 for _, dtype in kept.values())
-    described = tensor_files.described(config, "bfloat16" if narrow else "float32", tokenizer)
+    described = tensor_files.described(config, "bfloat16" if narrow else "float32", content)
     together, layout = [*groups(kept, limit)], layouts.written(size)
     target.mkdir(parents=True, exist_ok=True)
     files, total = dict[str, str](), 0
@@ -87,6 +91,9 @@ def bring(source: Path, run: Path) -> Path:
         progress["drawn"] = drawn
     if config.encoding is not None:
         progress["encoding"] = config.encoding.model_dump(mode="json")
+        if config.encoding.tokenizer.kind == "hf" and (content := tensor_files.tokenizer(source)) is not None:
+            config.encoding.open(kept=content)
+            progress["tokenizer"] = content.decode()
     return writing.write(checkpoints / reading.name(0), tensors, progress)
 
 

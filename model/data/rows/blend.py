@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from model.data.errors import DataError
-from model.data.stored.dataset import Dataset, DatasetRecord, Split
+from model.data.stored.dataset import Dataset, DatasetRecord, Split, tokenizer
 from model.data.stored.encoding import Encoding
 from patchlane.base.files import json_sha256
 
@@ -66,6 +66,12 @@ class Blend:
         every = [Encoding.of(part.dataset.record) for part in self.parts]
         language = every[0].language if len({one.language for one in every}) == 1 else "text"
         return every[0].model_copy(update={"language": language})
+
+    @property
+    def tokenizer(self) -> bytes | None:
+        """The tokenizer's file, of the first dataset that has it; None of bytes, and where none has it."""
+        found = (tokenizer(part.dataset.folder) for part in self.parts)
+        return next((content for content in found if content is not None), None)
 
     @property
     def unigram_entropy(self) -> float | None:

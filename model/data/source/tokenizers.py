@@ -6,6 +6,7 @@ annotations into per-token ones. Only the builder appends end-of-document (EOD) 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 
 from model.data.errors import DataError
 from patchlane.base import optional
-from patchlane.base.files import file_sha256
 
 BYTE_EOD = 256
 
@@ -68,14 +68,13 @@ class ByteTokenizer:
 
 
 class HFTokenizer:
-    """A ``tokenizer.json``; ``eod_token`` is the token that ends a document, which must be in its vocabulary."""
+    """The ``content`` of a ``tokenizer.json``, of the file ``path``; ``eod_token`` is the token that ends a document,
+    which must be in its vocabulary."""
 
-    def __init__(self, path: Path, eod_token: str | None) -> None:
+    def __init__(self, content: bytes, path: Path, eod_token: str | None) -> None:
         library = optional.load("tokenizers", "tokenizers", DataError)
-        if not path.is_file():
-            raise DataError(f"{path}: no such tokenizer file", "--tokenizer hf:PATH/tokenizer.json")
         try:
-            self._tokenizer = library.Tokenizer.from_file(str(path))
+            self._tokenizer = library.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises bare Exception
             raise DataError(
                 f"{path}: not a tokenizers JSON file: {error}",
@@ -96,7 +95,7 @@ class HFTokenizer:
             eod=eod,
             eod_token=eod_token,
             file=path.name,
-            sha256=file_sha256(path),
+            sha256=hashlib.sha256(content).hexdigest(),
         )
 
     def encode(self, text: bytes) -> Encoded:
@@ -124,4 +123,13 @@ def load(spec: str, eod_token: str | None = None) -> Tokenizer:
     kind, _, file = spec.partition(":")
     if kind != "hf" or not file:
         raise DataError(f"--tokenizer {spec}", "--tokenizer byte, or --tokenizer hf:FILE --eod TOKEN")
-    return HFTokenizer(Path(file), eod_token)
+    return HFTokenizer(read(Path(file)), Path(file), eod_token)
+
+
+def read(path: Path) -> bytes:
+    """The content of a tokenizer's file. Raises DataError where there is none."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        said = error.strerror or f"{error}"
+        raise DataError(f"{path}: no such tokenizer file ({said})", "--tokenizer hf:PATH/tokenizer.json") from error

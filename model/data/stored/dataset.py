@@ -15,6 +15,7 @@ from model.data.stored.shards import Joined, opened
 from patchlane.base.files import file_sha256, json_sha256, within
 
 RECORD = "dataset.json"
+TOKENIZER = "tokenizer.json"  # its file, in a dataset by one
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
 
@@ -73,6 +74,12 @@ def read_record(folder: Path) -> DatasetRecord:
             fault = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
             raise DataError(f"{folder / name} {fault}", f"rm -r {folder}, and {REBUILD}")
     return record
+
+
+def tokenizer(folder: Path) -> bytes | None:
+    """The content of the tokenizer's file that lies in the dataset, None where there is none."""
+    path = folder / TOKENIZER
+    return path.read_bytes() if path.is_file() else None
 
 
 def damaged(folder: Path, record: DatasetRecord) -> list[str]:

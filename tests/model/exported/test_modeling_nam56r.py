@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.data.columns.structure import token_columns
-from model.data.source.tokenizers import BYTE_EOD, ByteTokenizer, HFTokenizer
+from model.data.source.tokenizers import BYTE_EOD, ByteTokenizer, load
 from model.data.stored.encoding import Encoding
 from model.saved import hub
 
@@ -141,7 +141,7 @@ def test_columns_of_longer_tokens_are_those_of_their_last_byte(tmp_path):
     said["model"] |= {"vocab": said["model"]["vocab"] | {"cl": 256, "as": 257}, "merges": [["c", "l"], ["a", "s"]]}
     said["added_tokens"][0] |= {"content": "<eod>", "id": 258}
     (tmp_path / "tokenizer.json").write_text(json.dumps(said))
-    ours = HFTokenizer(tmp_path / "tokenizer.json", "<eod>")
+    ours = load(f"hf:{tmp_path / 'tokenizer.json'}", "<eod>")
     model = made(described(tokenizer=ours.description))
     model.config._name_or_path = str(tmp_path)
     content = TEXTS[2].encode()

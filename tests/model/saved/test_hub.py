@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from model.data.errors import DataError
 from model.data.source.tokenizers import BYTE_EOD, ByteTokenizer, TokenizerDescription
 from model.data.stored.encoding import Encoding
 from model.exported.dims import Dims
@@ -59,9 +58,9 @@ def test_text_ends_where_the_dataset_s_does():
     assert "eos_token_id" not in hub.fields(NAM56R[0], None, None, "bfloat16") and hub.text(None, None) == {}
 
 
-def test_a_tokenizer_s_file_is_the_model_s(tmp_path):
+def test_a_tokenizer_s_file_is_the_model_s():
     made = TokenizerDescription(kind="hf", vocab_size=3, eod=2, eod_token="<e>", file="tokenizer.json", sha256="0" * 64)
     encoding = BYTES.model_copy(update={"tokenizer": made})
     assert set(hub.text(encoding, None)) == {"generation_config.json"}
-    with pytest.raises(DataError):
-        hub.text(encoding, tmp_path / "none.json")
+    assert hub.text(encoding, b"{}")["tokenizer.json"] == b"{}"
+    assert json.loads(hub.text(encoding, b"{}")["tokenizer_config.json"])["eos_token"] == "<e>"
