@@ -104,6 +104,7 @@ def check_wrong(p: probe.Probe) -> None:
     for where in (CORE, FSDP):
         module, short = p.upstream(where), "core" if where == CORE else "FSDP"
         logger = logging.getLogger("patchlane.rank")
+        logger.setLevel(logging.INFO)  # main asks for no rank where nothing would be written
         for name, call in (
             ("safe_get_rank", module.safe_get_rank),
             ("log_single_rank", partial(module.log_single_rank, logger, logging.INFO, "hello")),
