@@ -46,7 +46,7 @@ from reproducers.probe.arm.census import (
 )
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
-from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
+from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made, uncollected
 from reproducers.probe.measuring import host_waits
 
 NONE, UNLIKE = "they have none", f"{OTHERWISE}: unlike differences of gradients"
@@ -870,7 +870,7 @@ class Again:
     def _cost(self, length: int, to: int) -> tuple[int, int] | tuple[None, None] | tuple[str, str]:
         """Elements of the largest tensor, and at the peak; None of both where the call does not end, or its error."""
         given, seen = self._sized(length, to) if to != length else self.given.copy(), Cost()
-        with seen:
+        with uncollected(), seen:
             ended = self.make(given)
         if ended.raised and self.wanted is not None:
             error = f"{OTHERWISE}: {ended.raised}"

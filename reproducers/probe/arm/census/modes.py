@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +38,19 @@ class Filled(TorchDispatchMode):  # type: ignore[misc]
         if op._overloadpacket in EMPTY:
             made.fill_(1)
         return made
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Cycles are collected before and not within, so that what lives at once does not hang on when they are."""
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Cost(TorchDispatchMode):  # type: ignore[misc]
