@@ -35,7 +35,7 @@ def test_needs_and_absent_packs_are_known(name):
     ("old", "new", "field"),
     [
         ("release: 0.19.2}", "release: 0.19.2, needs: [x]}", "stacks.newest"),
-        ("release: 0.19.2}", "release: 0.19.7}", r"stacks\.yaml:30: stacks\.newest\.code\.megatron-core\.release: "),
+        ("release: 0.19.2}", "release: 0.19.7}", r"stacks\.yaml:32: stacks\.newest\.code\.megatron-core\.release: "),
         ("      cpu: []\n      cuda: [", "      tpu: []\n      cuda: [", "stacks.newest"),
         ("    about: Megatron-LM", "    aboot: Megatron-LM", "stacks.dev.about"),
     ],
