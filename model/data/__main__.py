@@ -106,13 +106,14 @@ def tokenizer(
     """Train a byte-level BPE tokenizer on a corpus."""
     from model.data import bpe
     from model.data.show import Bar
+    from model.data.source.tokenizers import EOD
 
     corpus = _corpus(source, paths or [], key, split, None)
     with Bar(corpus) as bar:
         made = bpe.train(corpus, vocab, out, valid_percent, bar.advance)
     few = "" if made.vocab_size == vocab else f" (the corpus has no more pairs, {vocab:,} were asked)"
     typer.echo(f"{out}: {made.vocab_size:,} ids{few}, sha256 {made.sha256}")
-    typer.echo(f"build a dataset by it: python -m model.data build --tokenizer hf:{out} --eod '{bpe.EOD}'")
+    typer.echo(f"build a dataset by it: python -m model.data build --tokenizer hf:{out} --eod '{EOD}'")
 
 
 @app.command()

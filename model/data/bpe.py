@@ -9,11 +9,10 @@ from pathlib import Path
 from model.data.encode import split_of
 from model.data.errors import DataError
 from model.data.source.corpus import Corpus
-from model.data.source.tokenizers import HFTokenizer, TokenizerDescription
+from model.data.source.tokenizers import EOD, HFTokenizer, TokenizerDescription
 from patchlane.base import optional
 from patchlane.base.files import write_atomic
 
-EOD = "<|endoftext|>"
 LEAST = 257  # 256 bytes and the end of a document
 MOST = (1 << 18) - 2  # ids that the n-gram hash takes
 

@@ -19,8 +19,8 @@ from model.data.encode import EncoderOptions, encode_all
 from model.data.errors import DataError
 from model.data.source import tokenizers
 from model.data.source.corpus import Corpus, Source, digest_files
-from model.data.source.tokenizers import TokenizerDescription
-from model.data.stored.dataset import RECORD, SPLITS, TOKENIZER, DatasetRecord, FileRecord, SplitRecord, read_record
+from model.data.source.tokenizers import FILE, TokenizerDescription
+from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, SplitRecord, read_record
 from model.data.stored.indexed import token_dtype
 from model.data.stored.shards import SplitWriter
 from patchlane.base.files import file_sha256, json_sha256, scratch_folder
@@ -144,7 +144,7 @@ def _fill(
         content = tokenizers.read(Path(options.tokenizer.removeprefix("hf:")))
         if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
             raise DataError("the tokenizer's file changed while it was read", "run the build again")
-        (folder / TOKENIZER).write_bytes(content)
+        (folder / FILE).write_bytes(content)
     tallies = {split: _Tally(tokenizer.vocab_size) for split in SPLITS}
     with contextlib.ExitStack() as stack:
         dtype = token_dtype(tokenizer.vocab_size)

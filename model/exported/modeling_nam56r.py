@@ -153,7 +153,7 @@ class Nam56rForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask[:, -length:]
         if mask.shape != input_ids.shape:
             raise ValueError(f"attention_mask {[*mask.shape]} for token ids {[*input_ids.shape]}")
-        first = length - logits_to_keep if logits_to_keep else 0
+        first = max(length - logits_to_keep, 0) if logits_to_keep else 0
         rows = []
         for at, row in enumerate(cache.rows):
             places = mask[at].nonzero()[:, 0]

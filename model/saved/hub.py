@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import model
+from model.data.source.tokenizers import EOD, FILE
 from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
 
 ROOT = Path(model.__file__).parent
-TOKENIZER = "tokenizer.json"
 COLUMNS = "incremental.py", "lexer.py", "structure.py", "syntax.py"  # of model/data/columns
 NEIGHBOUR = re.compile(r"^from model(?:\.\w+)*\.(\w+) import", re.MULTILINE)
 ENDS = "bos_token_id", "eos_token_id", "pad_token_id"
-EOD = "<|endoftext|>"  # of bytes, whose end of a document has no name of its own
 
 
 def fields(size: Size, encoding: Encoding | None, sequence: int | None, dtype: str) -> dict[str, Any]:
@@ -73,15 +72,18 @@ def modelling() -> dict[str, bytes]:
     return {path.name: _alone(path) for path in (*paths, *(ROOT / "data/columns" / name for name in COLUMNS))}
 
 
-def text(encoding: Encoding | None, tokenizer: bytes | None) -> dict[str, bytes]:
+def text(encoding: Encoding | None, tokenizer: bytes | None, vocab: int) -> dict[str, bytes]:
     """{file: content} of what turns text to ids and back, and of where it ends. ``tokenizer``: the content of the
-    ``tokenizer.json`` of a model that does not read bytes, None to leave it out."""
+    ``tokenizer.json`` of a model that does not read bytes, None to leave it out. ``vocab``: the model's ids, of
+    which those beyond the tokenizer's mean nothing and are not generated."""
     if encoding is None:
         return {}
     made = encoding.tokenizer
-    found = {"generation_config.json": _json(dict.fromkeys(ENDS, made.eod))}
+    spare = [*range(made.vocab_size, vocab)]
+    begun = dict.fromkeys(ENDS, made.eod) | ({"suppress_tokens": spare} if spare else {})
+    found = {"generation_config.json": _json(begun)}
     if made.kind == "byte" or tokenizer is not None:
-        found[TOKENIZER] = _json(_bytes(made.eod)) if made.kind == "byte" else tokenizer or b""
+        found[FILE] = _json(_bytes(made.eod)) if made.kind == "byte" else tokenizer or b""
         said = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         said |= {"split_special_tokens": True}  # text that spells one stays text, as in training
         ends = dict.fromkeys((name.removesuffix("_id") for name in ENDS), made.eod_token or EOD)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from model.data.source.tokenizers import FILE
 from model.data.stored.encoding import Encoding
 from model.families import deepseek_v4, deepseek_v4_config
 from model.families.nam56r import Size
@@ -95,7 +96,10 @@ def described(config: Config | PublicConfig, dtype: str, tokenizer: bytes | None
     """{file: content} of all that says what the weights are of. ``dtype``: of most tensors, which a public config says
     ("bfloat16"). ``tokenizer``: the content of the file of one that is not bytes. Raises PatchlaneError for a size that
     the public model cannot have."""
-    own, beside = (config.model_dump_json(indent=2) + "\n").encode(), hub.text(config.encoding, tokenizer)
+    own, beside = (
+        (config.model_dump_json(indent=2) + "\n").encode(),
+        hub.text(config.encoding, tokenizer, config.size.vocab),
+    )
     if not isinstance(config, PublicConfig):
         said = config.model_dump(mode="json") | hub.fields(config.size, config.encoding, config.sequence, dtype)
         return {CONFIG: (json.dumps(said, indent=2) + "\n").encode(), **hub.modelling(), **beside}
@@ -169,7 +173,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 def tokenizer(folder: Path) -> bytes | None:
     """The content of the tokenizer's file in the folder, None where there is none."""
-    path = folder / hub.TOKENIZER
+    path = folder / FILE
     return path.read_bytes() if path.is_file() else None
 
 

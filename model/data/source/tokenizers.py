@@ -20,6 +20,8 @@ from model.data.errors import DataError
 from patchlane.base import optional
 
 BYTE_EOD = 256
+EOD = "<|endoftext|>"  # what ends a document in a tokenizer that is made here, and of bytes in an export
+FILE = "tokenizer.json"  # its name in a dataset and beside weights
 
 
 class TokenizerDescription(BaseModel):

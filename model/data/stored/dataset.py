@@ -9,13 +9,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription
-from model.data.source.tokenizers import TokenizerDescription
+from model.data.source.tokenizers import FILE, TokenizerDescription
 from model.data.stored.indexed import REBUILD, IndexedDataset
 from model.data.stored.shards import Joined, opened
 from patchlane.base.files import file_sha256, json_sha256, within
 
 RECORD = "dataset.json"
-TOKENIZER = "tokenizer.json"  # its file, in a dataset by one
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
 
@@ -78,7 +77,7 @@ def read_record(folder: Path) -> DatasetRecord:
 
 def tokenizer(folder: Path) -> bytes | None:
     """The content of the tokenizer's file that lies in the dataset, None where there is none."""
-    path = folder / TOKENIZER
+    path = folder / FILE
     return path.read_bytes() if path.is_file() else None
 
 

@@ -10,7 +10,7 @@ from model.data.encode import split_of
 from model.data.errors import DataError
 from model.data.source.corpus import Document
 from model.data.source.readers import TextFiles
-from model.data.source.tokenizers import load
+from model.data.source.tokenizers import EOD, load
 
 pytest.importorskip("tokenizers")
 TEXT = "def walk(tree):\n    for node in tree:\n        yield node\n"
@@ -27,10 +27,10 @@ def corpus(tmp_path):
 
 def test_any_bytes_have_tokens_and_come_back(corpus, tmp_path):
     made = bpe.train(corpus, 300, tmp_path / "new/tokenizer.json", 0)
-    assert (made.vocab_size, made.eod, made.eod_token, made.kind) == (300, 0, bpe.EOD, "hf")
-    tokenizer = load(f"hf:{tmp_path / 'new/tokenizer.json'}", bpe.EOD)
+    assert (made.vocab_size, made.eod, made.eod_token, made.kind) == (300, 0, EOD, "hf")
+    tokenizer = load(f"hf:{tmp_path / 'new/tokenizer.json'}", EOD)
     assert tokenizer.description == made
-    for text in (TEXT, "naïve €\t\r\n\x00 日本", bpe.EOD):
+    for text in (TEXT, "naïve €\t\r\n\x00 日本", EOD):
         ids = tokenizer.encode(text.encode()).ids.tolist()
         write = tokenizer.writer([])
         assert b"".join(write(one) for one in ids).decode() == text and made.eod not in ids

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from model.data.source.tokenizers import BYTE_EOD, ByteTokenizer, TokenizerDescription
+from model.data.source.tokenizers import BYTE_EOD, EOD, ByteTokenizer, TokenizerDescription
 from model.data.stored.encoding import Encoding
 from model.exported.dims import Dims
 from model.families.sizes import SIZES
@@ -41,26 +41,25 @@ def test_the_code_imports_its_neighbours_torch_and_transformers_alone():
 
 def test_a_tokenizer_of_bytes_is_bytes():
     library = pytest.importorskip("tokenizers")
-    made = library.Tokenizer.from_str(hub.text(BYTES, None)["tokenizer.json"].decode())
+    made = library.Tokenizer.from_str(hub.text(BYTES, None, 320)["tokenizer.json"].decode())
     for text in ("def f():\n\treturn 'ü€'\r\n", "".join(map(chr, range(0x180))), "  two  spaces  "):
         assert made.encode(text).ids == [*text.encode()] and made.decode([*text.encode()]) == text
     assert made.encode("a<|endoftext|>").ids == [97, BYTE_EOD]
 
 
 def test_text_ends_where_the_dataset_s_does():
-    said = {name: json.loads(content) for name, content in hub.text(BYTES, None).items()}
-    assert set(said["generation_config.json"].values()) == {BYTE_EOD}
-    assert (
-        said["tokenizer_config.json"]["eos_token"] == hub.EOD and said["tokenizer_config.json"]["split_special_tokens"]
-    )
+    said = {name: json.loads(content) for name, content in hub.text(BYTES, None, 320).items()}
+    begun = said["generation_config.json"]
+    assert begun.pop("suppress_tokens") == [*range(257, 320)] and set(begun.values()) == {BYTE_EOD}
+    assert said["tokenizer_config.json"]["eos_token"] == EOD and said["tokenizer_config.json"]["split_special_tokens"]
     fields = hub.fields(NAM56R[0], BYTES, 4096, "bfloat16")
     assert fields["eos_token_id"] == BYTE_EOD and fields["max_position_embeddings"] == 4096
-    assert "eos_token_id" not in hub.fields(NAM56R[0], None, None, "bfloat16") and hub.text(None, None) == {}
+    assert "eos_token_id" not in hub.fields(NAM56R[0], None, None, "bfloat16") and hub.text(None, None, 320) == {}
 
 
 def test_a_tokenizer_s_file_is_the_model_s():
     made = TokenizerDescription(kind="hf", vocab_size=3, eod=2, eod_token="<e>", file="tokenizer.json", sha256="0" * 64)
     encoding = BYTES.model_copy(update={"tokenizer": made})
-    assert set(hub.text(encoding, None)) == {"generation_config.json"}
-    assert hub.text(encoding, b"{}")["tokenizer.json"] == b"{}"
-    assert json.loads(hub.text(encoding, b"{}")["tokenizer_config.json"])["eos_token"] == "<e>"
+    assert set(hub.text(encoding, None, 3)) == {"generation_config.json"}
+    assert hub.text(encoding, b"{}", 3)["tokenizer.json"] == b"{}"
+    assert json.loads(hub.text(encoding, b"{}", 3)["tokenizer_config.json"])["eos_token"] == "<e>"
