@@ -25,7 +25,7 @@ def train(
     The first id ends a document, the next 256 are bytes, so that any text has tokens. Documents that a dataset of the
     same ``valid_percent`` holds out are not read. The same corpus gives the same file. ``progress`` is called with the
     bytes of each document. Raises DataError for a size out of bounds, for a file that is there, for a corpus of token
-    ids or without text, and for text that is not UTF-8.
+    ids or without text, for text that is not UTF-8, and where the file cannot be written.
     """
     library = optional.load("tokenizers", "tokenizers", DataError)
     if not LEAST <= vocab <= MOST:
@@ -58,7 +58,13 @@ def train(
     made.train_from_iterator(texts(), trainer)
     if not read:
         raise DataError("the training split has no text", "--valid-percent 0 holds none out, or give more text")
-    out.parent.mkdir(parents=True, exist_ok=True)
     content = made.to_str(pretty=True).encode()
-    write_atomic(out, content)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, content)
+    except OSError as error:
+        raise DataError(
+            f"{out} cannot be written: {error.strerror or error}",
+            "--out FILE, in a folder with room that you may write",
+        ) from error
     return HFTokenizer(content, out, EOD).description

@@ -6,6 +6,7 @@ beside it, which an export has and other programs' folders have not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,10 +84,18 @@ def require() -> None:
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
     """One file of tensors in host memory. Raises PatchlaneError where it cannot be written."""
     files, failures = _library()
-    try:
+    with writing(path, failures):
         files.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
         as_usual(path)  # safetensors 0.8 leaves the mode of its temporary file
-    except (OSError, failures) as error:
+
+
+@contextlib.contextmanager
+def writing(path: Path, *failures: type[Exception]) -> Iterator[None]:
+    """Raise PatchlaneError where ``path`` cannot be written, an OSError or one of ``failures``."""
+    known: tuple[type[Exception], ...] = (OSError, *failures)
+    try:
+        yield
+    except known as error:
         raise PatchlaneError(
             f"{path} cannot be written: {error}", f"df -h {path.parent}, and name a folder with room that you may write"
         ) from error

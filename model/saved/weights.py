@@ -60,7 +60,8 @@ def export(
     narrow = any(dtype.itemsize == BF16 for _, dtype in kept.values())
     described = tensor_files.described(config, "bfloat16" if narrow else "float32", content)
     together, layout = [*groups(kept, limit)], layouts.written(size)
-    target.mkdir(parents=True, exist_ok=True)
+    with tensor_files.writing(target):
+        target.mkdir(parents=True, exist_ok=True)
     files, total = dict[str, str](), 0
     for number, group in enumerate(together, 1):
         file = tensor_files.file_name(number, len(together))
@@ -69,7 +70,8 @@ def export(
         files |= dict.fromkeys(tensors, file)
         total += sum(tensor.nbytes for tensor in tensors.values())
         tell(f"{file}: {len(tensors)} tensors")
-    tensor_files.close(target, described, files, total)
+    with tensor_files.writing(target):
+        tensor_files.close(target, described, files, total)
     return config
 
 

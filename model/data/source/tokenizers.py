@@ -134,4 +134,6 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         said = error.strerror or f"{error}"
-        raise DataError(f"{path}: no such tokenizer file ({said})", "--tokenizer hf:PATH/tokenizer.json") from error
+        raise DataError(
+            f"{path}: no such tokenizer file ({said})", f"ls {path.parent}, and name a tokenizer.json that is there"
+        ) from error

@@ -86,3 +86,9 @@ def test_a_file_that_is_there_is_left_as_it_is(corpus, tmp_path):
     with pytest.raises(DataError):
         bpe.train(corpus, 300, tmp_path / "t.json", 0)
     assert (tmp_path / "t.json").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_told(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError):
+        bpe.train(corpus, 300, tmp_path / "file" / "t.json", 0)

@@ -191,3 +191,10 @@ def test_transformers_loads_an_export_without_this_project(run, exported, tmp_pa
     assert said(run, *language) == content + b"\n" and found["text"].encode() == content
     want = logits(loading.network(opened(run), False), content[:-1])
     assert (found["logits"] - want).abs().max() < 1e-5
+
+
+def test_an_export_to_a_place_that_cannot_be_written_is_told(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PatchlaneError) as told:
+        weights.export(run, tmp_path / "file" / "out")
+    assert told.value.exit_code is Exit.USAGE
