@@ -125,15 +125,13 @@ def load(spec: str, eod_token: str | None = None) -> Tokenizer:
     kind, _, file = spec.partition(":")
     if kind != "hf" or not file:
         raise DataError(f"--tokenizer {spec}", "--tokenizer byte, or --tokenizer hf:FILE --eod TOKEN")
-    return HFTokenizer(read(Path(file)), Path(file), eod_token)
+    return HFTokenizer(read(Path(file), "--tokenizer hf:PATH/tokenizer.json"), Path(file), eod_token)
 
 
-def read(path: Path) -> bytes:
-    """The content of a tokenizer's file. Raises DataError where there is none."""
+def read(path: Path, remedy: str = "--tokenizer PATH/tokenizer.json") -> bytes:
+    """The content of a tokenizer's file. Raises DataError with this ``remedy`` where there is none."""
     try:
         return path.read_bytes()
     except OSError as error:
         said = error.strerror or f"{error}"
-        raise DataError(
-            f"{path}: no such tokenizer file ({said})", f"ls {path.parent}, and name a tokenizer.json that is there"
-        ) from error
+        raise DataError(f"{path}: no such tokenizer file ({said})", remedy) from error
